@@ -1,8 +1,9 @@
-//! A brick that is open: the machine, its disk, and the threads of whoever calls.
+//! An open brick: the machine, its disk, and the locks between the threads of its callers.
 //!
-//! One lock orders appends and is held while a record is written, so that records reach the journal's files in log
-//! order; the machine's own lock is never held during IO. A panic in here, of an assertion or of the index library,
-//! stops the brick and not the process.
+//! A writer lock orders appends and is held while a record is written, so that records reach the journal's files in log
+//! order. The machine's lock is never held during IO to the journal or to data files. A panic in this module, of an
+//! assertion or of the index library, poisons the brick: every later call answers [`Error::Poisoned`], and the process
+//! goes on.
 
 mod append;
 mod checkpoint;
@@ -28,60 +29,66 @@ use crate::machine::{Amount, Io, IoId, Machine};
 use crate::storage::Space;
 use group_commit::GroupCommit;
 use hekate_proto::*;
-use log_ends::Passed;
+use log_ends::LogEnds;
 use parking_lot::{Condvar, Mutex, RwLock};
-use room_queue::Starving;
+use room_queue::RoomQueue;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One disk's store, open. All methods may be called from any thread.
+/// The open store of one disk. All methods may be called from any thread.
+///
+/// # Errors
+/// Unless a method says otherwise, it answers `Poisoned` once the brick has stopped itself: the caller stops using the
+/// brick and lets other replicas go on. `Damaged` says that what rests on the disk does not match its checksum: the
+/// caller repairs the block or entry from another replica.
 pub struct Brick {
     id: BrickId,
     incarnation: Incarnation,
     pub(crate) geometry: Geometry,
     pub(crate) disk: Disk,
     pub(crate) machine: RwLock<Machine>,
-    /// Orders appends. Waiters for room wait for a checkpoint.
+    /// Held by the thread that appends. Threads that found no room wait on `room` until a checkpoint has ended.
     writer: Mutex<()>,
     room: Condvar,
     group: GroupCommit,
     checkpointing: Mutex<()>,
-    /// How long a write of the journal waits that finds no room, in ms.
+    /// Time that a write of the journal waits for room in the file system before it poisons the brick, in ms.
     journal_patience_ms: AtomicU64,
-    /// Members of partitions that have a record to take and no room for it, in the order in which it came.
-    pub(crate) starving: Starving,
-    pub(crate) passed: Passed,
-    /// Whether the note of why it stopped is left.
+    /// Members of partitions that wait for room for a record, in the order in which they began to wait.
+    room_queue: RoomQueue,
+    log_ends: LogEnds,
+    /// Whether the file that says why the brick stopped has been written.
     noted: AtomicBool,
     life: Mutex<Option<NextLife>>,
-    /// Held as long as the brick is open, so that no other process opens it.
+    /// The `flock` on `brick.toml`: no other process opens the brick.
     _lock: Option<File>,
 }
 
-/// What a brick says of itself.
+/// The state of a brick, for `hekate status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrickStatus {
-    /// Room in the file system below it.
+    /// Room in the file system that the brick is on.
     pub space: Space,
-    /// Bytes of the journal that recovery would read, and all.
+    /// Bytes of the journal in use, from the oldest segment that is kept to the log's end, and bytes of all its
+    /// segments.
     pub journal: (u64, u64),
-    /// Memory of changes since the last checkpoint.
+    /// Bytes of memory that the overlays take, by estimate.
     pub overlay_bytes: usize,
-    /// Bytes and files that the brick holds only to give them up to a checkpoint on a full disk.
+    /// What the reserve holds: bytes and files that a checkpoint may use on a full disk.
     pub reserve: Amount,
-    /// Why a checkpoint cannot write home: nothing grows until it can.
+    /// Why the running checkpoint cannot write home. Until it can, growing records are refused.
     pub stalled: Option<String>,
-    /// Why it stopped.
+    /// Why the brick stopped itself.
     pub poisoned: Option<String>,
 }
 
-/// How long a writer waits before it looks again whether the brick has stopped.
+/// Interval at which a writer that waits for room checks whether the brick has stopped.
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
 
 impl Brick {
-    /// A brick that recovery has made ready.
+    /// A brick on a disk and a machine that recovery has prepared.
     pub(crate) fn of(geometry: Geometry, incarnation: Incarnation, disk: Disk, machine: Machine) -> Self {
         Self {
             id: geometry.brick,
@@ -94,22 +101,25 @@ impl Brick {
             group: GroupCommit::default(),
             checkpointing: Mutex::new(()),
             journal_patience_ms: AtomicU64::new(0),
-            starving: Starving::default(),
-            passed: Passed::default(),
+            room_queue: RoomQueue::default(),
+            log_ends: LogEnds::default(),
             noted: AtomicBool::new(false),
             life: Mutex::new(None),
             _lock: None,
         }
     }
 
-    /// For a brick in a directory: keeps its lock, and the life that is to be recorded.
+    /// Keeps the directory's lock, and the incarnation that [`Brick::settle_life`] records.
     pub(crate) fn hold(&mut self, lock: File, life: NextLife) {
         self._lock = Some(lock);
         self.life = Mutex::new(Some(life));
     }
 
-    /// What a power cut took is settled (the replicas are even, a checkpoint has been): from now on the brick knows that
-    /// it is in its new life, and the next start takes everything in its files for its own.
+    /// Records the incarnation as settled: the replicas are reconciled and a checkpoint has covered what recovery
+    /// found. From now on an opening within this boot and mount trusts all that is in the brick's files.
+    ///
+    /// # Errors
+    /// `Poisoned`, also when recovery is not yet covered by a checkpoint; `Io` if `life.toml` cannot be written.
     pub fn settle_life(&self) -> Result<()> {
         self.guarded(|| {
             self.machine.read().settle();
@@ -120,22 +130,21 @@ impl Brick {
         })
     }
 
-    /// Which brick this is.
     pub fn id(&self) -> BrickId {
         self.id
     }
 
-    /// How often it was opened.
+    /// How often the brick was opened, this time included.
     pub fn generation(&self) -> u32 {
         self.machine.read().log().generation()
     }
 
-    /// In which life.
+    /// Counter of the boots and mounts after which unsynced changes may be lost.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// Why this brick has stopped itself, if it has. Asks nothing of its disk.
+    /// Why this brick has stopped itself, if it has. Does no IO.
     pub fn stopped(&self) -> Option<String> {
         let machine = self.machine.read();
         machine.failure().map(|error| error.detail().map_or_else(|| error.to_string(), String::from))
@@ -153,7 +162,7 @@ impl Brick {
         }
     }
 
-    /// Runs with panics turned into the end of this brick, and so what cannot be read of its index.
+    /// Runs `act`. A panic in it poisons the brick, and so does an index file that can no longer be read.
     pub(crate) fn guarded<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let outcome = catch_unwind(AssertUnwindSafe(act));
         if let Some(what) = self.disk.index.broken() {
@@ -164,17 +173,18 @@ impl Brick {
         })
     }
 
-    /// Blocks of the index's file that were read though they do not match their sums: none but in a stopped brick.
+    /// Numbers of the index's blocks that were read though they do not match their sums: none, unless the brick has
+    /// stopped.
     pub(crate) fn wrong_index_blocks(&self) -> Vec<u64> {
         self.disk.index.wrong_blocks()
     }
 
-    /// Blocks of the index's file that had a flipped bit and were put right since this was last asked.
+    /// Numbers of the index's blocks whose flipped bit was repaired since the last call.
     pub fn take_mended_index_blocks(&self) -> Vec<u64> {
         self.disk.index.take_mended()
     }
 
-    /// Stops the brick: nothing is appended, acknowledged or read any more. -> why it stopped first.
+    /// Stops the brick: nothing is appended, acknowledged or read any more. -> why it stopped: the first reason given.
     pub fn poison(&self, error: &Error) -> Error {
         let error = self.machine.write().fail(&self.named(error.clone()));
         self.group.fail(&error);
@@ -185,7 +195,7 @@ impl Brick {
         error
     }
 
-    /// Does an IO and tells the machine how it ended.
+    /// Does an IO and reports its outcome to the machine.
     pub(crate) fn perform(&self, id: IoId, io: &Io, fresh: &[&[u8]]) -> Result<()> {
         let outcome = match io {
             Io::BeginSegment { .. } | Io::WriteJournal { .. } => self.perform_journal(io),
@@ -196,45 +206,49 @@ impl Brick {
 
     fn performed(&self, id: IoId, outcome: Result<()>) -> Result<()> {
         let outcome = outcome.map_err(|error| self.named(error));
-        let told = self.machine.write().done(id, outcome);
-        told.inspect_err(|error| {
+        let done = self.machine.write().done(id, outcome);
+        done.inspect_err(|error| {
             if matches!(error, Error::Poisoned { .. }) {
                 self.poison(error);
             }
         })
     }
 
-    /// Where the journal ends.
+    /// Where the log ends.
     pub fn end(&self) -> Lsn {
         self.machine.read().log().end()
     }
 
-    /// Whether it is time to write home.
+    /// Whether a checkpoint should begin soon.
     pub fn wants_checkpoint(&self) -> bool {
         self.machine.read().wants_checkpoint()
     }
 
-    /// Bytes of the greatest record that the journal takes.
+    /// Bytes of the longest record that a segment holds.
     pub fn record_bytes_max(&self) -> usize {
         self.geometry.body_bytes_max()
     }
 
-    /// Bytes of the whole journal.
+    /// Bytes of all segments of the journal.
     pub fn journal_bytes(&self) -> u64 {
         self.geometry.segments * self.geometry.segment_bytes
     }
 
-    /// Whether a checkpoint would give space back to the file system.
+    /// Whether a checkpoint would free space: shards were dropped, cut or punched since the last one.
     pub fn could_free_space(&self) -> bool {
         self.machine.read().state().active.frees_space
     }
 
-    /// Whether a checkpoint would let records grow that are refused now: most of the room is promised to others.
+    /// Whether a checkpoint may make room for growing records that are refused now: much of the room is promised to
+    /// others.
     pub fn could_free_promises(&self) -> bool {
         self.machine.read().is_promised()
     }
 
-    /// What the brick says of itself.
+    /// The brick's state.
+    ///
+    /// # Errors
+    /// `Io` if the file system does not tell its room. A poisoned brick answers.
     pub fn status(&self) -> Result<BrickStatus> {
         let space = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
         let machine = self.machine.read();
@@ -242,16 +256,16 @@ impl Brick {
             space,
             journal: machine.log().fill(),
             overlay_bytes: machine.state().bytes(),
-            reserve: self.disk.reserve.has(),
+            reserve: self.disk.reserve.held(),
             stalled: machine.stalled().map(str::to_string),
             poisoned: machine.failure().map(|error| error.to_string()),
         })
     }
 
-    /// Writes everything home that was appended before now.
+    /// Writes home all that was appended before this call.
     ///
     /// # Errors
-    /// See [`Checkpoint::finish`].
+    /// Those of [`Checkpoint::finish`].
     pub fn checkpoint(&self) -> Result<()> {
         self.begin_checkpoint().finish(&mut || false)
     }

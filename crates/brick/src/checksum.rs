@@ -1,14 +1,14 @@
-//! The checksum of a block: CRC32C (RFC 3720 appendix B.4) over shard, block number and the 4 KiB, never 0.
+//! The checksum of a block: CRC32C (RFC 3720 appendix B.4) of shard id, block number and the 4,096 bytes, never 0.
 //!
-//! Shard and number are in it so that a block that rests in another's place is damage too.
+//! Shard and block number are included so that a block at another block's place is damage too.
 
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{ShardId, Wire};
 
-/// Blocks whose checksums share one record of the index.
+/// Blocks whose checksums are one entry of the index, a *group*.
 pub const CRC_BLOCKS: u32 = 64;
 
-/// See the module. 0 stands for "never written", so a true 0 is told as 1.
+/// The checksum of a block. 0 stands for a hole, so a CRC of 0 becomes 1.
 pub fn block_checksum(shard: ShardId, block: u32, bytes: &[u8]) -> u32 {
     if is_planted(Bug::ChecksumsOff) {
         return 1;

@@ -1,4 +1,4 @@
-//! Does the IO that the machine asks for, on the brick's storage.
+//! Does the IO that the machine asks for: the one place that writes to a brick's files while it is open.
 
 pub mod home;
 pub mod reserve;
@@ -14,7 +14,7 @@ use home::Home;
 use reserve::Reserve;
 use std::sync::Arc;
 
-/// The parts of a brick on its storage.
+/// The files of a brick: the journal's segments, the index, the data files and the reserve.
 pub struct Disk {
     pub storage: Arc<dyn Storage>,
     pub segments: Segments,
@@ -30,7 +30,11 @@ impl Disk {
         Self { storage, segments: Segments::new(geometry), index, home, reserve }
     }
 
-    /// Does it. `fresh`: the bytes of an [`Io::WriteFresh`].
+    /// Does an IO. `fresh`: the bytes of an [`Io::WriteFresh`].
+    ///
+    /// # Errors
+    /// `NoSpace`, `Unavailable`: no room or no file descriptor; nothing that the index refers to has changed.
+    /// `Poisoned`: a sync failed. `Io`: the disk failed.
     pub fn perform(&self, io: &Io, fresh: &[&[u8]]) -> Result<()> {
         let storage = &*self.storage;
         match io {
@@ -60,7 +64,7 @@ impl Disk {
         changes.sort_by(|a, b| a.0.cmp(&b.0));
         let mut shards = changes.iter().map(|(key, value)| (key, value)).peekable();
         let mut entries = overlay.entries.iter().peekable();
-        // Both in key order: the index is walked through once.
+        // Both are in key order, so that the index is walked through once.
         let mut merged = std::iter::from_fn(|| match (entries.peek(), shards.peek()) {
             (Some((a, _)), Some((b, _))) if a <= b => entries.next(),
             (Some(_), None) => entries.next(),

@@ -1,4 +1,4 @@
-//! A record on its way into journals: encoded once for all replicas, with the room that it may take at home.
+//! A record to be appended: encoded once for all replicas, with the room that a checkpoint may need for it.
 
 use crate::checksum::CRC_BLOCKS;
 use crate::machine::Amount;
@@ -6,17 +6,18 @@ use bytes::Bytes;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{BLOCK_BYTES, BlockRun, Change, Input, Malformed, Record, Wire};
 
-/// A page of the index, which a changed key may make it write anew, and its share of those above.
+/// Bytes that a changed key may make the index write anew: a page of 4,096 bytes, and 512 for its share of the pages
+/// above.
 pub const PAGE_BYTES: u64 = 4096 + 512;
 
-/// A record, encoded once for all replicas.
+/// A record with its encoding and checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
-    /// What it says.
+    /// The record.
     pub record: Record,
     pub(crate) body: Bytes,
     pub(crate) checksum: u32,
-    /// What a checkpoint may need for it at most: a file for each shard that it writes to.
+    /// Room that a checkpoint may need for the record at most; one file for each shard that gets bytes.
     pub(crate) need: Amount,
 }
 
@@ -33,12 +34,12 @@ impl LogEntry {
         Self { record, body, checksum, need }
     }
 
-    /// Bytes that a checkpoint may need for it at most, and files: one for each shard that it writes to.
+    /// Room that a checkpoint may need for the record at most. Files: one for each shard that gets bytes.
     pub fn need(&self) -> Amount {
         self.need
     }
 
-    /// Bytes of its encoding.
+    /// Bytes of the encoded record.
     pub fn encoded_bytes(&self) -> usize {
         self.body.len()
     }
@@ -54,7 +55,7 @@ impl Wire for LogEntry {
     }
 }
 
-/// Shards that get bytes; one that comes again behind another counts again.
+/// Number of shards that get bytes. A shard whose changes are not next to each other counts several times.
 fn written_shards(changes: &[Change]) -> u64 {
     let (mut count, mut last) = (0, None);
     for change in changes {
@@ -87,15 +88,16 @@ fn room_of(change: &Change) -> u64 {
     }
 }
 
-/// Checksums of a run touch one group more than it has blocks for.
+/// Room for the checksums of a run, which may begin and end inside a group.
 fn run_room(run: &BlockRun) -> u64 {
     PAGE_BYTES + (run.checksums.len() as u64 / u64::from(CRC_BLOCKS) + 2) * GROUP_ROOM
 }
 
-/// A group of checksums in the index.
+/// Room for a changed group of checksums in the index: a page, and 512 bytes for key and value.
 pub const GROUP_ROOM: u64 = PAGE_BYTES + 512;
 
-/// An entry of the index with so many bytes in key and value: a page of its own, and once more when it splits.
+/// Room for an entry of the index with so many bytes of key and value: a page, and the entry twice, for a page that
+/// splits.
 pub fn entry_room(bytes: usize) -> u64 {
     PAGE_BYTES + 2 * bytes as u64
 }

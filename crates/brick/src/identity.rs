@@ -1,4 +1,5 @@
-//! Who a brick is: `brick.toml`, and the incarnation that it is in. `docs/format/brick.md` is the document.
+//! The identity of a brick, `brick.toml`, and its incarnation, `life.toml`. `docs/format/brick.md` describes both
+//! files.
 
 use hekate_proto::{BrickId, Error, Incarnation, Result};
 use serde::{Deserialize, Serialize};
@@ -7,20 +8,20 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The version of everything in a brick. Version 1, never released, ordered the keys of the index otherwise
-/// (`docs/adr/0007-key-order.md`); its bricks are refused.
+/// The version of all formats in a brick. A brick of another version is refused; `docs/format/README.md` says why there
+/// is no migration before 1.0.
 pub const FORMAT_VERSION: u32 = 9;
 
-/// How a brick is laid out; fixed when it is made.
+/// The layout of a brick, fixed when it is created.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
 pub struct BrickSettings {
-    /// Segments of the journal, at least 4.
+    /// Segments of the journal, from 4 to 65,536.
     pub journal_segments: u64,
-    /// Bytes of a segment, at least 8 MiB so that the greatest op fits.
+    /// Bytes of a segment, from 64 KiB to 1 GiB. A server needs 8 MiB, so that a segment holds the greatest op.
     pub segment_bytes: u64,
-    /// Bytes of the index that are kept in memory.
+    /// Bytes of memory for the cache of the index.
     pub index_cache_bytes: usize,
-    /// Bytes of the reserve file, which a checkpoint on a full disk uses.
+    /// Bytes of the reserve, which a checkpoint may use on a full disk.
     pub reserve_bytes: u64,
 }
 
@@ -30,20 +31,20 @@ impl Default for BrickSettings {
     }
 }
 
-/// `brick.toml`.
+/// The content of `brick.toml`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Identity {
-    /// Version of the formats.
+    /// Version of the formats: [`FORMAT_VERSION`].
     pub format: u32,
-    /// The brick, 32 hex digits.
+    /// Id of the brick, 32 hex digits.
     pub brick: String,
-    /// The cluster, 32 hex digits.
+    /// Id of the cluster, 32 hex digits.
     pub cluster: String,
-    /// Its layout.
+    /// Layout of the brick.
     pub settings: BrickSettings,
 }
 
-/// When the brick was last opened, to tell a new boot or mount from a restarted process.
+/// The content of `life.toml`: the incarnation, and the boot and mount that it was settled in.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, Default)]
 struct Life {
     incarnation: u64,
@@ -54,7 +55,10 @@ struct Life {
 const IDENTITY_FILE: &str = "brick.toml";
 const LIFE_FILE: &str = "life.toml";
 
-/// A directory for what nobody else is to change must be our own.
+/// Checks that a directory belongs to the user of this process.
+///
+/// # Errors
+/// `Denied`: it belongs to another user, who could change what is in it. The text has the `chown` that helps.
 pub fn check_own(directory: &Path) -> Result<()> {
     let shown = directory.display();
     let found = std::fs::metadata(directory).map_err(|e| Error::io(format!("look at {shown}"), e))?;
@@ -68,18 +72,21 @@ pub fn check_own(directory: &Path) -> Result<()> {
 }
 
 impl Identity {
-    /// For a new brick.
+    /// The identity of a new brick.
     pub fn new(brick: BrickId, cluster: &str, settings: BrickSettings) -> Self {
         Self { format: FORMAT_VERSION, brick: brick.text(), cluster: cluster.into(), settings }
     }
 
-    /// The brick's id.
+    /// The brick's id. `Damaged` if the file has none.
     pub fn brick_id(&self) -> Result<BrickId> {
         let bits = u128::from_str_radix(&self.brick, 16);
         bits.map(BrickId).map_err(|_| Error::Damaged { what: format!("{:?} is no brick id", self.brick) })
     }
 
-    /// Makes the directory, or checks that it is empty.
+    /// Makes the directory, or checks that it is empty and belongs to the user of this process.
+    ///
+    /// # Errors
+    /// `Invalid`: it is a file, or not empty. `Denied`: it belongs to another user.
     pub fn check_empty(directory: &Path) -> Result<()> {
         let shown = directory.display();
         std::fs::create_dir_all(directory).map_err(|e| match e.kind() {
@@ -90,30 +97,34 @@ impl Identity {
         })?;
         check_own(directory)?;
         let mut entries = std::fs::read_dir(directory).map_err(|e| Error::io(format!("read {shown}"), e))?;
-        // `lost+found` is what mkfs leaves in a fresh file system.
+        // mkfs leaves `lost+found` in a new file system.
         if entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found")) {
             return Err(Error::invalid(format!("{shown} is not empty; a brick needs a directory of its own")));
         }
         Ok(())
     }
 
-    /// The same, and from now on nobody else may look into it or change it.
+    /// As [`Identity::check_empty`], and takes all rights to the directory from other users.
     pub fn take_empty(directory: &Path) -> Result<()> {
         Self::check_empty(directory)?;
         let shown = directory.display();
         std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))
             .map_err(|e| Error::io(format!("chmod 700 {shown}"), e))?;
-        // What somebody has put there before that.
+        // Another user may have put a file there before the rights changed.
         Self::check_empty(directory)
     }
 
-    /// Writes `brick.toml`, the last step of making a brick: without it a directory is none.
+    /// Writes `brick.toml`. This is the last step of creating a brick: without that file a directory is no brick.
     pub fn write_new(&self, directory: &Path) -> Result<()> {
         let text = toml::to_string(self).map_err(|e| Error::bug(e.to_string()))?;
         write_file_durably(&directory.join(IDENTITY_FILE), &text)
     }
 
-    /// Reads and checks `brick.toml`.
+    /// Reads `brick.toml`.
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such file. `NotSupported`: another version of the formats. `Damaged`: the file cannot be
+    /// parsed.
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(IDENTITY_FILE);
         let text = std::fs::read_to_string(&path).map_err(|e| match e.kind() {
@@ -128,7 +139,8 @@ impl Identity {
         if identity.format != FORMAT_VERSION {
             return Err(Error::NotSupported {
                 what: format!(
-                    "{} has format {}, this program knows {FORMAT_VERSION}; use the release that wrote it, or a newer one",
+                    "{} has format {}, this program knows {FORMAT_VERSION}; use the release that wrote it, or a newer \
+                     one",
                     directory.display(),
                     identity.format
                 ),
@@ -138,7 +150,10 @@ impl Identity {
     }
 }
 
-/// Takes the brick for this process, until the file is dropped (brick invariant 2).
+/// Locks the brick for this process until the file is dropped (brick invariant 2).
+///
+/// # Errors
+/// `Unavailable`: another process has it open.
 pub fn lock(directory: &Path) -> Result<File> {
     let path = directory.join(IDENTITY_FILE);
     let file = File::open(&path).map_err(|e| Error::io(format!("open {}", path.display()), e))?;
@@ -148,8 +163,11 @@ pub fn lock(directory: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The life that an opened brick is in. Its number is recorded when it begins, its boot and mount only once what the last
-/// one left is settled: a process that dies before is reborn again, in another life.
+/// The incarnation of an opened brick.
+///
+/// Its number is recorded when the brick is opened, its boot and mount only when the incarnation is settled. If the
+/// process dies before that, the next opening begins another incarnation, and trusts nothing that was not synced
+/// either.
 pub struct NextLife {
     path: PathBuf,
     life: Life,
@@ -158,22 +176,23 @@ pub struct NextLife {
 }
 
 impl NextLife {
-    /// One more if the machine booted or the disk was mounted since the brick was last in use.
+    /// One more than before if the machine booted, the disk was mounted, or the brick stopped itself since it was last
+    /// settled.
     pub fn incarnation(&self) -> Incarnation {
         Incarnation(self.life.incarnation)
     }
 
-    /// Whether what was not synced may be lost.
+    /// Whether the incarnation is a new one: what was not synced may be lost.
     pub fn is_new(&self) -> bool {
         self.new
     }
 
-    /// Records its number, before anybody is told of it.
+    /// Records the number, before any server learns it.
     pub fn begin(&self) -> Result<()> {
         self.record(&Life { incarnation: self.life.incarnation, ..self.before.clone() })
     }
 
-    /// Records it as settled.
+    /// Records boot and mount: the incarnation is settled.
     pub fn settle(&self) -> Result<()> {
         self.record(&self.life)
     }
@@ -186,7 +205,10 @@ impl NextLife {
     }
 }
 
-/// The life that the brick is in now.
+/// The incarnation that an opening begins or continues.
+///
+/// # Errors
+/// `Damaged`: `life.toml` cannot be parsed. `Io`: a file cannot be read.
 pub fn next_life(directory: &Path) -> Result<NextLife> {
     let path = directory.join(LIFE_FILE);
     let before: Life = match std::fs::read_to_string(&path) {
@@ -198,7 +220,7 @@ pub fn next_life(directory: &Path) -> Result<NextLife> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_err(|e| Error::io("read /proc/sys/kernel/random/boot_id", e))?;
     let now = Life { boot: boot.trim().into(), mount: mount_id(directory)?, ..before.clone() };
-    // What had stopped itself can trust its caches no more than after a boot.
+    // A brick that stopped itself can trust the page cache no more than after a boot.
     let new = now != before || directory.join(crate::brick::poison_note::FILE).exists();
     let life = Life { incarnation: before.incarnation + u64::from(new), ..now };
     Ok(NextLife { path, life, before, new })

@@ -1,9 +1,9 @@
-//! The index: an ordered key-value store whose durable state moves only in `commit`.
+//! The index: an ordered key-value store whose durable state changes only in `commit`.
 //!
-//! A trait of a few methods with two implementations: [`RedbIndex`] on a brick's storage, and [`MemoryIndex`] in memory.
-//! Which library and why: `docs/adr/0002-index.md`. Every value rests with a CRC32C of key and value behind it, checked
-//! whenever it is read; and below the library every block of its file has a sum, checked before the library sees it
-//! (`docs/adr/0025-index-pages.md`), since itself it checks none.
+//! [`Index`] has two implementations: [`RedbIndex`] on a brick's storage, and [`MemoryIndex`] in memory.
+//! `docs/adr/0002-index.md` says why redb. A value is stored with the CRC32C of key and value behind it, which is
+//! checked whenever the value is read. Below redb each block of its file has a sum, which is checked before redb sees
+//! the block (`docs/adr/0025-index-pages.md`), since redb checks none.
 
 pub(crate) mod backend;
 mod memory;
@@ -19,19 +19,23 @@ pub use self::sums::{BLOCK_BYTES as INDEX_BLOCK_BYTES, FILE as SUMS_FILE};
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
 
-/// A change of the index: `None` deletes.
+/// A change of the index: a key, and its value; `None` deletes it.
 pub type IndexChange<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// See the module.
+/// An ordered key-value store.
+///
+/// # Errors
+/// `Damaged`: a value does not match its checksum, or a block its sum. `Unavailable`: a commit found no room, and the
+/// file cannot be opened again before there is some. `Io`: the disk failed.
 pub trait Index: Send + Sync {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Visits the entries of `from..to` in order until the visitor answers false; a value that is damaged comes as the
-    /// error that says so.
+    /// Visits the entries of `from..to` in key order until `visit` returns false. The value of a damaged entry is the
+    /// error.
     fn scan_all(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Result<Bytes>) -> bool) -> Result<()>;
 
-    /// The same, until the first value that is damaged.
+    /// As [`Index::scan_all`], until the first damaged value, which is the error.
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<()> {
         let mut damaged = Ok(());
         self.scan_all(from, to, &mut |key, value| match value {
@@ -44,35 +48,40 @@ pub trait Index: Send + Sync {
         damaged
     }
 
-    /// The first entry of `from..to` that is not found by its key, or does not come behind the one before it.
+    /// The first entry of `from..to` that a lookup of its key does not find, or whose key is not behind the one before
+    /// it.
     fn lost(&self, _from: &[u8], _to: &[u8]) -> Result<Option<Bytes>> {
         Ok(None)
     }
 
-    /// Takes all changes and `meta` in one durable step. Any order of keys will do, and of a key that comes twice the
-    /// later change holds; long ascending runs cost least.
+    /// Applies all changes and `meta` in one durable step. Keys may come in any order; of a key that comes twice the
+    /// later change holds. Long ascending runs cost least.
+    ///
+    /// # Errors
+    /// `NoSpace`: nothing has changed, and the commit may be tried again. `Io`: the disk failed.
     fn commit(&self, changes: &mut dyn Iterator<Item = IndexChange<'_>>, meta: &[u8]) -> Result<()>;
 
-    /// What the last commit said.
+    /// The `meta` of the last commit.
     fn meta(&self) -> Result<Option<Bytes>>;
 
-    /// Why it cannot be read any more, if that is so: every answer but an error is right, but there will be few.
+    /// Why the index can no longer be read, if that is so. Answers that are no errors are right even then.
     fn broken(&self) -> Option<String> {
         None
     }
 
-    /// Blocks of its file that do not match their sums and were read all the same ([`Reading::Salvage`]): what is missing may have been there.
+    /// Blocks of the file that do not match their sums and were read all the same ([`Reading::Salvage`]): entries may
+    /// be missing.
     fn wrong_blocks(&self) -> Vec<u64> {
         Vec::new()
     }
 
-    /// Blocks of its file that were put right, one bit in each, since this was last asked.
+    /// Blocks of the file in which one flipped bit was repaired since the last call.
     fn take_mended(&self) -> Vec<u64> {
         Vec::new()
     }
 }
 
-/// A value with its checksum behind it.
+/// Writes a value and its checksum into `out`.
 fn seal(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(value);

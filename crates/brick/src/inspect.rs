@@ -1,8 +1,10 @@
-//! Looking at a stopped brick without changing a byte of it: for `hekate brick inspect`, `export` and `debug compare`.
+//! Inspection of a stopped brick without changing a byte of it: for `hekate brick inspect`, `export` and `debug
+//! compare`.
 //!
 //! [`StoppedBrick`] holds the brick's lock and reads its files through [`CopyOnWriteStorage`]. [`Contents`] is what the
-//! brick holds, index and journal together, told by a reader of its own: it goes on where an opening must refuse, and it
-//! is a second opinion on recovery. Nothing here panics on damage, whatever is damaged; what is wrong is a [`Problem`].
+//! brick holds, index and journal together. It is computed by code of its own: it continues where an opening must
+//! refuse, and it is a second opinion on recovery. Nothing in here panics on damage, whatever is damaged; what is wrong
+//! is reported as a [`Problem`].
 
 mod blocks;
 mod check;
@@ -30,12 +32,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Something in a brick that should not be so.
+/// Damage, or another violation of the formats, in a brick.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The file in the brick.
+    /// The file, relative to the brick's directory.
     pub file: String,
-    /// Where in it, if that can be said: the index's library does not tell.
+    /// Bytes from the beginning of the file, if known: redb does not report where an entry is.
     pub offset: Option<u64>,
     /// What is wrong.
     pub what: String,
@@ -46,7 +48,7 @@ impl Problem {
         Self { file: file.into(), offset, what: what.into() }
     }
 
-    /// In the index.
+    /// A problem in the index.
     pub(crate) fn index(what: impl Into<String>) -> Self {
         Self::new(crate::index::FILE, None, what)
     }
@@ -61,16 +63,16 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// What to do about a journal with damage before its end.
+/// What an opening does if the journal is damaged before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DamagedJournal {
-    /// Refuse, as an opening does.
+    /// It refuses, as a server's opening does.
     Refuse,
-    /// Take the log up to the damage for all there is.
+    /// It reads the log up to the damage, and nothing behind that.
     ReadUpToIt,
 }
 
-/// A brick that nobody else opens while this is held, and of which nothing is written.
+/// A brick that no process has open. While this is held no process opens it, and nothing is written to it.
 pub struct StoppedBrick {
     storage: Arc<dyn Storage>,
     identity: Identity,
@@ -79,19 +81,23 @@ pub struct StoppedBrick {
     _lock: Option<File>,
 }
 
-/// The life that the brick would be in if it was opened.
+/// The incarnation that an opening of the brick would begin or continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Life {
-    /// Counted by `life.toml`.
+    /// The number of the incarnation.
     pub incarnation: Incarnation,
-    /// What was not synced may be lost: the machine booted or the disk was mounted since, or it is another machine.
+    /// Whether it would be a new one, so that what was not synced may be lost: the machine booted, the disk was
+    /// mounted, or it is another machine.
     pub reborn: bool,
-    /// Why `life.toml` could not be read; then the brick is taken as reborn, which believes least.
+    /// Why `life.toml` could not be read, if so. Then `reborn` is true, with which the least is trusted.
     pub problem: Option<Problem>,
 }
 
 impl StoppedBrick {
-    /// Takes the brick in a directory. `Unavailable` while a server has it open.
+    /// Locks the brick in a directory.
+    ///
+    /// # Errors
+    /// `Unavailable`: a server has it open. `Invalid`, `NotSupported`, `Damaged`: see [`Identity::read`].
     pub fn take(directory: &Path) -> Result<Self> {
         let identity = Identity::read(directory)?;
         let lock = identity::lock(directory).map_err(|error| match error {
@@ -111,25 +117,29 @@ impl StoppedBrick {
         Ok(stopped)
     }
 
-    /// On any storage.
+    /// A brick on any storage, without a lock.
     pub fn on(storage: Arc<dyn Storage>, identity: Identity, reborn: bool) -> Result<Self> {
         let geometry = geometry(&identity)?;
         let life = Life { incarnation: Incarnation(0), reborn, problem: None };
         Ok(Self { storage, identity, geometry, life, _lock: None })
     }
 
-    /// `brick.toml`.
+    /// The content of `brick.toml`.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What `life.toml` means now.
+    /// The incarnation that an opening would begin or continue.
     pub fn life(&self) -> &Life {
         &self.life
     }
 
-    /// Opens the brick as a server does, recovery included; what that writes stays in memory. The brick must be dropped
-    /// before this is.
+    /// Opens the brick as a server does, recovery included. What that writes stays in memory. The returned brick must
+    /// be dropped before this.
+    ///
+    /// # Errors
+    /// Those of [`Brick::open_if`]; with [`DamagedJournal::ReadUpToIt`] no damage of the journal behind the last
+    /// checkpoint.
     pub fn open_to_read(&self, damaged: DamagedJournal) -> Result<(Brick, RecoveryReport)> {
         let storage = self.view();
         if damaged == DamagedJournal::ReadUpToIt {
@@ -139,12 +149,13 @@ impl StoppedBrick {
         guarded("opening the brick", || Brick::open_to_salvage(storage, &self.identity, (incarnation, reborn)))
     }
 
-    /// The brick's files, with writes of its own.
+    /// The brick's files, with writes in memory.
     fn view(&self) -> Arc<CopyOnWriteStorage> {
         Arc::new(CopyOnWriteStorage::new(self.storage.clone()))
     }
 
-    /// In memory, the journal ends at the damage: nothing behind it proves any more that something was there.
+    /// Zeros the journal behind the damage, in memory, so that no record there proves that the damaged one had been
+    /// synced.
     fn forget_behind_damage(&self, storage: &dyn Storage) -> Result<()> {
         let contents = Contents::read(self, &mut |_| ())?;
         let end = contents.log_end().at;
@@ -154,7 +165,7 @@ impl StoppedBrick {
         let geometry = self.geometry;
         let first = geometry.number_of(contents.applied());
         for number in geometry.number_of(end)..geometry.number_of(end) + geometry.segments {
-            // The files of the last segments are those of the log's first ones, which recovery reads.
+            // The log may reach into files whose earlier use, at the log's beginning, recovery reads.
             let holds_log = number > geometry.number_of(end) && number >= first + geometry.segments;
             let keep = if number == geometry.number_of(end) { geometry.offset_of(end) } else { 0 };
             let path = geometry.path_of(number);
@@ -170,7 +181,7 @@ impl StoppedBrick {
     }
 }
 
-/// Runs what reads an index that may be damaged: redb panics on some pages that are no pages. -> `Damaged` for a panic.
+/// Runs `run`, which reads an index that may be damaged. redb panics on some damaged pages: a panic becomes `Damaged`.
 pub fn guarded<T>(doing: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,8 +1,9 @@
-//! The journal: every change, in the order in which the brick took it.
+//! The journal's files: every change, in the order in which the brick took it.
 //!
-//! A log position (LSN) is `segment number * segment bytes + offset`. Segments are files written with zeros when the
-//! brick is made and used in turn, so appending never changes file-system metadata and a sync waits for the data alone.
-//! Where records go is decided by `machine::Log`; this writes and syncs them. `docs/format/journal.md` is the document.
+//! A log position (LSN) is `segment number * segment bytes + offset`. Segments are files that are written with zeros
+//! when the brick is created and reused in turn, so an append does not change file-system metadata and a sync waits for
+//! the data alone. `machine::Log` decides where records go; this module writes and syncs them, and [`read`] reads them.
+//! `docs/format/journal.md` describes the bytes.
 
 pub mod format;
 pub mod read;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
-/// Size and number of segments.
+/// Number and size of a brick's segments.
 #[derive(Debug, Clone, Copy)]
 pub struct Geometry {
     pub brick: BrickId,
@@ -39,13 +40,13 @@ impl Geometry {
     pub fn path_of(&self, number: u64) -> String {
         format!("journal/segment-{:03}", number % self.segments)
     }
-    /// Bytes of the greatest body.
+    /// Bytes of the longest body that a segment holds, beside its header and an end record.
     pub fn body_bytes_max(&self) -> usize {
         (self.segment_bytes - SEGMENT_HEADER_BYTES) as usize - 2 * RECORD_HEADER_BYTES
     }
 }
 
-/// Makes the segments of a new brick, written with zeros.
+/// Makes the segments of a new brick and writes them with zeros.
 pub fn create(storage: &dyn Storage, geometry: Geometry) -> Result<()> {
     let failed = |e| Error::io("make the journal", e);
     storage.create_directory("journal").map_err(failed)?;
@@ -59,7 +60,7 @@ pub fn create(storage: &dyn Storage, geometry: Geometry) -> Result<()> {
     storage.sync_directory("journal").map_err(failed)
 }
 
-/// Makes a file have the range `from..to`, as far as a file system lets that be known.
+/// Writes zeros over `from..to`, so that the file system allocates the range.
 pub fn write_zeros(file: &dyn StorageFile, from: u64, to: u64) -> std::io::Result<()> {
     let zeros = vec![0u8; (to - from).min(1 << 20) as usize];
     let mut at = from;
@@ -71,9 +72,9 @@ pub fn write_zeros(file: &dyn StorageFile, from: u64, to: u64) -> std::io::Resul
     Ok(())
 }
 
-/// Segments kept open.
+/// Segments kept open at most.
 const OPEN_MAX: usize = 8;
-/// What the kernel reads before a part of it is written, if it is not cached.
+/// A page of the page cache: the kernel reads it from the disk before a part of it is written.
 const PAGE_BYTES: usize = 4096;
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
@@ -81,7 +82,7 @@ static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 pub struct Segments {
     geometry: Geometry,
     open: Mutex<VecDeque<(u64, Arc<dyn StorageFile>)>>,
-    /// Nothing has been written from here on.
+    /// Nothing was written at or behind this position since the brick was opened.
     frontier: Mutex<Lsn>,
 }
 
@@ -97,7 +98,7 @@ impl Segments {
             return Ok(file.clone());
         }
         let path = self.geometry.path_of(number);
-        // The others are open again when they are needed.
+        // The others are opened again when they are needed.
         let file = match storage.open(&path, false) {
             Err(error) if is_no_descriptor(&error) => {
                 open.clear();
@@ -110,21 +111,22 @@ impl Segments {
         Ok(file)
     }
 
-    /// Writes a segment's header.
+    /// Writes the header of a segment.
     pub fn begin(&self, storage: &dyn Storage, number: u64) -> Result<()> {
         let header = SegmentHeader { brick: self.geometry.brick, number, segment_bytes: self.geometry.segment_bytes };
         let write = || self.file(storage, number)?.write_at(&[&header.encode()], 0);
         write().map_err(|e| failed(format!("begin segment {number} of the journal"), e))
     }
 
-    /// Writes a record, and zeros behind it as far as the page reaches that it is the first to write in: so the kernel
-    /// need not read that page from the disk. What follows is written over the zeros.
+    /// Writes a record. If it is the first to reach into a page, zeros fill the rest of that page, so that the kernel
+    /// need not read the page from the disk; the next record overwrites them.
     pub fn write(&self, storage: &dyn Storage, number: u64, record: [&[u8]; 2], offset: u64) -> Result<()> {
         let end = offset + record.iter().map(|part| part.len() as u64).sum::<u64>();
         let page_end = end.next_multiple_of(PAGE_BYTES as u64).min(self.geometry.segment_bytes);
         let is_first_in_page = page_end.saturating_sub(PAGE_BYTES as u64) >= offset;
         let lsn = |offset| Lsn(number * self.geometry.segment_bytes + offset);
-        // Held while it is written, so that zeros never come over a record that another thread has written behind.
+        // Held during the write, so that zeros never overwrite a record that another thread has written behind this
+        // one.
         let mut frontier = self.frontier.lock();
         let zeros = match *frontier <= lsn(offset) && is_first_in_page {
             true => &ZEROS[..(page_end - end) as usize],
@@ -135,7 +137,10 @@ impl Segments {
         write().map_err(|e| failed(format!("writing {}", self.geometry.path_of(number)), e))
     }
 
-    /// Puts segments on stable storage, oldest first.
+    /// Syncs segments, oldest first.
+    ///
+    /// # Errors
+    /// `Poisoned`: a sync failed, and what it covered must not be trusted.
     pub fn sync(&self, storage: &dyn Storage, numbers: &[u64]) -> Result<()> {
         for number in numbers {
             let sync = || self.file(storage, *number)?.sync();
@@ -144,7 +149,7 @@ impl Segments {
         Ok(())
     }
 
-    /// The number that the file of a segment has now.
+    /// The segment number in the header of the file that segment `number` uses; `None`: the header is damaged.
     pub fn number_in_file(&self, storage: &dyn Storage, number: u64) -> Result<Option<u64>> {
         let mut header = [0u8; 64];
         let read = self.file(storage, number).and_then(|file| file.read_at(&mut header, 0));
@@ -153,7 +158,8 @@ impl Segments {
     }
 }
 
-/// Segments have their room, but on a file system that copies on write: there a write can be tried again.
+/// A segment has its space, except on a file system that copies on write: there a write that found no room can be
+/// repeated.
 fn failed(doing: String, error: std::io::Error) -> Error {
     match is_no_room(&error) {
         true => Error::NoSpace { what: format!("{doing}: {error}") },

@@ -1,9 +1,23 @@
-//! One disk's store: a journal of changes, an ordered index, and a plain file for each shard.
+//! The store on one disk: a journal of changes, an ordered index, and a data file for each shard.
 //!
-//! Ground state is the journal from the last checkpoint on, plus the index and the data files as that checkpoint left
-//! them. Derived state is the overlay: what the journal says beyond the index. Only [`Brick::append`] changes what a
-//! brick holds; only a checkpoint moves the durable state of the index, after it has synced the journal.
-//! Documents: `docs/format/brick.md`, `journal.md`, `index.md`, `data.md`.
+//! Ground state is the index and the data files as the last checkpoint left them, and the records that the journal
+//! holds behind that checkpoint. Derived state is the overlay: the changes of those records, in memory. A change is
+//! appended to the journal, applied to the overlay, and later written *home* by a checkpoint: bytes to data files,
+//! entries to the index. Only [`Brick::append`] and [`Brick::append_now`] change what a brick holds; only a checkpoint
+//! moves the durable state of the index, after it has synced the journal and the data files.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `brick` | [`Brick`]: drives the machine on its callers' threads; appends, syncs, reads, checkpoints, scrubs |
+//! | `machine` | the state machine: decides where a record goes, what it changes, what a checkpoint writes |
+//! | `disk` | does the IO that the machine asks for: on the journal, the index, data files and the reserve |
+//! | `opening` | creates and opens a brick; recovery replays the journal |
+//! | `journal`, `index` | the files of the journal, and the ordered store that redb keeps in one file |
+//! | `storage` | the trait below all files: the real file system, memory, faults, power cuts |
+//! | `inspect` | reads a stopped brick without changing it, with decoders of its own |
+//!
+//! The formats are documented in `docs/format/brick.md`, `journal.md`, `index.md` and `data.md`; the invariants that
+//! those documents number are asserted under their numbers here ("journal invariant 3").
 
 mod brick;
 mod checksum;

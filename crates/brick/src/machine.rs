@@ -1,13 +1,21 @@
-//! The brick as a pure state machine: changes and results come in, the IO to do goes out.
+//! The brick as a pure state machine: records and results of IO come in, the IO to do goes out.
 //!
-//! No file, thread, clock or lock is in here. [`Brick`](crate::Brick) drives it on threads; tests drive it in any order.
-//! Ground state is what the journal and the index hold; this is derived from them (`opening/recovery.rs`) and from then on decides
-//! what they will hold: where a record goes (`log.rs`), what it changes (`state.rs`), what it may not (`check.rs`), what a
-//! checkpoint writes home and in which order (`checkpoint.rs`), and what room all that will take (`room.rs`).
+//! The machine knows no file, thread, clock or lock. [`Brick`](crate::Brick) drives it on threads; tests drive it in
+//! any order. It is derived state: recovery builds it from the index and the journal (`opening/recovery.rs`), and from
+//! then on it decides what they will hold.
 //!
-//! Rules for a driver: it starts the IO that a method returns, in that order or any other, and tells each outcome to
-//! [`Machine::done`] once. A record may be acknowledged when the log is [written](Machine::written) up to its end, and
-//! as durable when it is [stable](Machine::stable) up to there. After an IO that failed nothing is done any more.
+//! | file | decides |
+//! |---|---|
+//! | `check.rs` | which records are refused |
+//! | `log.rs` | where a record goes in the log |
+//! | `state.rs`, `overlay.rs` | what a record changes |
+//! | `checkpoint.rs` | what a checkpoint writes home, and in which order |
+//! | `room.rs` | whether there is room for all of that |
+//!
+//! Rules for a driver. It starts the IO that a method returns, in any order, and reports each outcome once, to
+//! [`Machine::done`] or, for an IO of a checkpoint that found no room, to [`Machine::stall`]. It acknowledges a record
+//! when the log is [written](Machine::written) up to the record's end, and as durable when the log is
+//! [stable](Machine::stable) up to there. After an IO that failed, the machine refuses everything.
 
 mod check;
 mod checkpoint;
@@ -42,7 +50,8 @@ use io::Job;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Stops the brick (its driver catches the panic and poisons it) when a promise of `docs/format` does not hold.
+/// Asserts a numbered invariant of `docs/format`, in release builds too. The driver catches the panic and poisons the
+/// brick.
 macro_rules! invariant {
     ($name:literal, $holds:expr, $($shown:tt)+) => {
         assert!($holds, "{} does not hold: {}", $name, format_args!($($shown)+))
@@ -50,63 +59,66 @@ macro_rules! invariant {
 }
 pub(crate) use invariant;
 
-/// Whether an IO can be done once somebody has made room, or given file descriptors back.
+/// Whether the IO failed for want of room or of file descriptors, and can succeed once there are some.
 pub fn is_shortage(error: &Error) -> bool {
     matches!(error, Error::NoSpace { .. } | Error::Unavailable { .. })
 }
 
-/// What the index says of shards.
-type Learned = HashMap<ShardId, Before>;
+/// Records of shards as the index has them.
+type KnownShards = HashMap<ShardId, Before>;
 
-/// Memory of changes at which a checkpoint begins, whatever the journal holds.
+/// Bytes of memory of the active overlay at which a checkpoint begins, however full the journal is.
 const OVERLAY_BYTES_MAX: usize = 64 << 20;
 
-/// Shards that one mark names: 52 KiB, which the smallest segment takes.
+/// Shards that one mark names at most. Such a mark takes 52 KB, which a segment of the smallest size (64 KiB) holds.
 const MARKED_MAX: usize = 1000;
-/// Bytes of such a mark, at most: a shard and its stamp each.
+/// Bytes of a mark of [`MARKED_MAX`] shards at most: 52 for each, a shard id and a stamp, rounded up.
 const MARK_BYTES_MAX: usize = MARKED_MAX * 56;
 
-/// See the module.
+/// The state of an open brick, beside its files.
 pub struct Machine {
     log: Log,
     state: State,
     room: Room,
     running: Option<Running>,
-    /// Blocks that are at home and that no record has told of yet: first one and the one behind the last.
+    /// Blocks of a shard that were written home and that no record names yet: the first one, and the one behind the
+    /// last.
     fresh: HashMap<ShardId, (u32, u32)>,
-    /// Data files that are on stable storage up to these stamps, and no mark says so yet.
+    /// Data files on stable storage up to these stamps that no mark names yet.
     unmarked: Vec<(ShardId, Stamp)>,
-    /// What the index says of shards that the next record writes.
-    learned: Learned,
+    /// Records, as the index has them, of shards that the next record writes.
+    known_shards: KnownShards,
     in_flight: BTreeMap<IoId, Job>,
     io_count: u64,
-    /// The index holds everything before this.
+    /// The index holds the log up to here.
     applied: Lsn,
-    /// Recovery took a power cut's losses into account, and no checkpoint has covered that yet.
+    /// After a power cut recovery replayed records, and no checkpoint has covered them yet.
     uncovered: bool,
-    /// Somebody waits for a checkpoint.
-    waited_for: bool,
-    /// Nothing behind this is given back: another brick may not have it on stable storage yet.
+    /// A record or a mark waits for a checkpoint.
+    checkpoint_requested: bool,
+    /// Segments from here on are kept: other bricks may not have their records on stable storage yet.
     retained: Lsn,
-    /// What the last checkpoint wrote home; let go of outside of the lock.
+    /// The overlay that the last checkpoint wrote home, to be freed outside the machine's lock.
     retired: Option<Arc<Overlay>>,
     failed: Option<Error>,
 }
 
-/// What becomes of a record.
+/// The outcome of an append.
 #[derive(Debug)]
 pub enum Append {
-    /// It ends at `end`, once the IO is done.
+    /// The record ends at `end`, once the IO is done.
     At { end: Lsn, io: Vec<(IoId, Io)> },
-    /// What the index says of these shards must be told first ([`Machine::learn`]).
-    Learn(Vec<(RingId, ShardId)>),
-    /// The journal is full, or the room that is kept for checkpoints would not do, or an old file of a shard is being
-    /// removed: wait.
+    /// The machine lacks the records of these shards: the driver looks them up, calls [`Machine::supply_shard`] for
+    /// each, and appends again.
+    NeedShards(Vec<(RingId, ShardId)>),
+    /// The record has to wait for a checkpoint: the journal is full, or the room kept for checkpoints would not
+    /// suffice, or an old file of a shard is being removed.
     Full,
 }
 
 impl Machine {
-    /// As the last checkpoint left it, before the log from there on is taken again; the next opening.
+    /// The machine as the last checkpoint left the brick, with the generation of this opening. Recovery then replays
+    /// the log.
     pub fn new(geometry: Geometry, meta: &Meta) -> Self {
         Self {
             log: Log::new(geometry, Lsn(meta.applied), meta.generation + 1),
@@ -115,43 +127,47 @@ impl Machine {
             running: None,
             fresh: HashMap::new(),
             unmarked: Vec::new(),
-            learned: HashMap::new(),
+            known_shards: HashMap::new(),
             in_flight: BTreeMap::new(),
             io_count: 0,
             applied: Lsn(meta.applied),
             uncovered: false,
-            waited_for: false,
+            checkpoint_requested: false,
             retained: Lsn(u64::MAX),
             retired: None,
             failed: None,
         }
     }
 
-    /// Whether a record says what a record may say, whatever the brick holds.
+    /// Checks what can be checked of a record alone. `Bug` names the invariant that it breaks.
     pub fn check_form(record: &Record) -> Result<()> {
         check::form(record)
     }
 
-    /// Takes a record that the journal has, up to `end`; its form was checked.
+    /// Applies a record of the journal, which ends at `end` and has passed [`Machine::check_form`].
     pub fn replay(&mut self, record: &Record, end: Lsn) {
-        let learned = std::mem::take(&mut self.learned);
-        self.state.learn(record.ring, learned);
+        let known_shards = std::mem::take(&mut self.known_shards);
+        self.state.add_shards(record.ring, known_shards);
         self.state.apply(record, end);
     }
 
-    /// The log goes on at `end`, all before it on stable storage; segments from `oldest` on are kept. `uncovered`: the
-    /// log was taken without what a power cut took.
+    /// The log goes on at `end`; all before it is on stable storage; segments from `oldest` on are kept. `uncovered`: a
+    /// power cut came before, and records were replayed without the blocks that it took.
     pub fn resume(&mut self, end: Lsn, oldest: u64, uncovered: bool) {
         self.log.resume(end, oldest);
         self.uncovered = uncovered;
     }
 
-    /// Takes a record, unless it is refused; nothing has changed then.
+    /// Appends a record.
+    ///
+    /// # Errors
+    /// `Invalid`: no segment holds it. `Bug`: it breaks a numbered invariant. After both nothing has changed.
+    /// `Poisoned`: the brick has stopped.
     pub fn append(&mut self, entry: &LogEntry) -> Result<Append> {
         self.append_checked(entry, true)
     }
 
-    /// Takes a record of another replica, whose fresh blocks may be missing here as they may be there.
+    /// Appends a record that comes from another replica. Its fresh blocks need not be home, as on that replica.
     pub fn append_copied(&mut self, entry: &LogEntry) -> Result<Append> {
         self.append_checked(entry, false)
     }
@@ -159,12 +175,12 @@ impl Machine {
     fn append_checked(&mut self, entry: &LogEntry, blocks_are_home: bool) -> Result<Append> {
         self.check_alive()?;
         self.log.check_size(entry.body.len())?;
-        let unknown = self.shards_to_learn(&entry.record);
-        let learned = std::mem::take(&mut self.learned);
+        let unknown = self.unknown_shards(&entry.record);
+        let known_shards = std::mem::take(&mut self.known_shards);
         if !unknown.is_empty() {
-            return Ok(Append::Learn(unknown));
+            return Ok(Append::NeedShards(unknown));
         }
-        check::record(&self.state, &learned, &entry.record)?;
+        check::record(&self.state, &known_shards, &entry.record)?;
         if blocks_are_home {
             check::fresh_blocks_are_home(&self.fresh, &entry.record)?;
         }
@@ -172,29 +188,29 @@ impl Machine {
             return Ok(Append::Full);
         }
         let (end, io) = self.journal(EntryKind::Change, &entry.body, entry.checksum);
-        self.state.learn(entry.record.ring, learned);
+        self.state.add_shards(entry.record.ring, known_shards);
         self.state.apply(&entry.record, end);
-        self.forget_told(&entry.record);
+        self.forget_named(&entry.record);
         Ok(Append::At { end, io })
     }
 
-    /// Shards that a record writes and of which only the index may know.
-    pub fn shards_to_learn(&self, record: &Record) -> Vec<(RingId, ShardId)> {
-        check::shards_to_learn(&self.state, &self.learned, record)
+    /// Shards that a record writes and whose records only the index has.
+    pub fn unknown_shards(&self, record: &Record) -> Vec<(RingId, ShardId)> {
+        check::unknown_shards(&self.state, &self.known_shards, record)
     }
 
-    /// Whether any of the changes writes a shard that a checkpoint has yet to remove.
+    /// Whether a change writes a shard whose file a checkpoint has yet to remove.
     pub fn awaits_removal(&self, changes: &[Change]) -> bool {
         let written = changes.iter().filter(|change| !matches!(change, Change::DropShard { .. }));
         written.filter_map(Change::shard).any(|shard| self.state.is_dropped(shard))
     }
 
-    /// What the index says of a shard, for the record that comes next.
-    pub fn learn(&mut self, shard: ShardId, before: Before) {
-        self.learned.insert(shard, before);
+    /// Supplies the record of a shard, as the index has it, for the next append.
+    pub fn supply_shard(&mut self, shard: ShardId, before: Before) {
+        self.known_shards.insert(shard, before);
     }
 
-    fn forget_told(&mut self, record: &Record) {
+    fn forget_named(&mut self, record: &Record) {
         for change in &record.changes {
             match change {
                 Change::FreshBlocks { shard, .. } | Change::ReserveBlocks { shard, .. } => self.forget_fresh(*shard),
@@ -207,12 +223,12 @@ impl Machine {
         }
     }
 
-    /// No record will tell of fresh blocks that were written to the shard.
+    /// No record will name the fresh blocks that were written to the shard.
     pub fn forget_fresh(&mut self, shard: ShardId) {
         self.fresh.remove(&shard);
     }
 
-    /// What was synced of a shard that is gone is in no mark: the next shard of that name begins to count anew.
+    /// Removes a dropped shard from the next mark: the stamps of the next shard of that name begin anew.
     fn forget_syncs(&mut self, gone: ShardId) {
         self.unmarked.retain(|(shard, _)| *shard != gone);
         for job in self.in_flight.values_mut() {
@@ -228,20 +244,24 @@ impl Machine {
         (end, io)
     }
 
-    /// Fresh blocks are about to be written home: the returned IO, whose bytes the caller has. `durable`: what the index
-    /// says of the shard.
+    /// Begins a write of fresh blocks: the returned IO, whose bytes the caller has. `durable`: the shard's record in
+    /// the index.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Unavailable`: see [`Room::take`], or an old file of the shard is being removed. `Bug`: the blocks
+    /// are not fresh.
     pub fn write_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<(IoId, Io)> {
         self.take_fresh(shard, durable, first, count)?;
         Ok(self.start(Io::WriteFresh { shard, first }, Job::Fresh { shard, first, end: first + count }))
     }
 
-    /// The same, for room that is about to be made for fresh blocks.
+    /// As [`Machine::write_fresh`], for blocks that get space at home and no bytes.
     pub fn reserve_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<(IoId, Io)> {
         self.take_fresh(shard, durable, first, count)?;
         Ok(self.start(Io::ReserveHome { shard, first, count }, Job::Reserve { shard, first }))
     }
 
-    /// What fresh blocks take, but for those that have their room.
+    /// Checks that the blocks are fresh, and takes their bytes from the free room, except for blocks that are reserved.
     fn take_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<()> {
         self.check_alive()?;
         check::may_write(&self.state, shard)?;
@@ -258,8 +278,8 @@ impl Machine {
         self.room.take(u64::from(taken) * BLOCK_BYTES as u64)
     }
 
-    /// A data file that no record knows is about to be removed; nobody writes the shard meanwhile. `None`: somebody is
-    /// writing it, or has.
+    /// Begins the removal of a data file that no record knows; its shard is not written meanwhile. `None`: it is being
+    /// written, or has been.
     pub fn remove_stray(&mut self, shard: ShardId) -> Result<Option<(IoId, Io)>> {
         self.check_alive()?;
         let writing =
@@ -275,13 +295,15 @@ impl Machine {
         self.in_flight.values().any(|job| matches!(job, Job::Stray(stray) if *stray == shard))
     }
 
-    /// Data files to sync, as far as they have bytes that no sync has covered. Once that is done, [`Machine::mark`].
+    /// Syncs of those data files that have bytes no sync has covered. When they have ended, [`Machine::mark`] journals
+    /// them.
     pub fn sync_shards(&mut self, shards: &[ShardId]) -> Result<Vec<(IoId, Io)>> {
         self.check_alive()?;
         let mut io = Vec::new();
         for shard in shards {
             if self.uncovered && self.state.unsynced(*shard).is_some() {
-                // A mark would cover what the power cut took as well, and the next recovery take that for damage.
+                // The mark would cover blocks that the power cut took, and the next recovery would report them as
+                // damage.
                 return Err(Error::bug("a data file is to be synced before a checkpoint has covered recovery"));
             }
             if let Some((stamp, overlay, writes)) = self.state.unsynced(*shard) {
@@ -293,7 +315,7 @@ impl Machine {
         Ok(io)
     }
 
-    /// Journals which data files were synced, as many as a record takes. `None`: there is nothing more to tell.
+    /// Appends a mark of the data files that were synced, as many as one mark names. `None`: there are none.
     pub fn mark(&mut self) -> Result<Option<Append>> {
         self.check_alive()?;
         if self.unmarked.is_empty() {
@@ -302,7 +324,7 @@ impl Machine {
         let count = self.unmarked.len().min(MARKED_MAX);
         let body = Mark { shards: self.unmarked[..count].to_vec() }.to_bytes();
         if !self.log.has_room(body.len()) {
-            self.waited_for = true;
+            self.checkpoint_requested = true;
             return Ok(Some(Append::Full));
         }
         for (shard, stamp) in self.unmarked.drain(..count) {
@@ -317,26 +339,26 @@ impl Machine {
         Ok(Some(Append::At { end, io }))
     }
 
-    /// Whether a checkpoint has covered what recovery found after a power cut.
+    /// Whether a checkpoint has covered what recovery replayed after a power cut.
     pub fn has_covered_recovery(&self) -> bool {
         !self.uncovered
     }
 
-    /// Whether there is room for the mark of any sync; if not, a checkpoint is wanted.
+    /// Whether the journal has room for the longest mark. If not, a checkpoint is requested.
     pub fn takes_mark(&mut self) -> bool {
         let body_bytes = MARK_BYTES_MAX.min(self.log.geometry.body_bytes_max());
         let has_room = self.log.has_room(body_bytes);
-        self.waited_for |= !has_room;
+        self.checkpoint_requested |= !has_room;
         has_room
     }
 
-    /// Where the log ends, and up to which record of each partition.
+    /// Where the log ends, and the last record of each partition.
     pub fn ends(&self) -> (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>) {
         let positions = self.state.positions.iter().map(|((ring, partition), at)| (*ring, *partition, *at));
         (self.log.end(), positions.collect())
     }
 
-    /// Syncs what is written. `None`: all of it is stable. One sync runs at a time.
+    /// Begins a sync of the log that is written. `None`: all of it is stable. One sync runs at a time.
     pub fn sync(&mut self) -> Result<Option<(IoId, Io)>> {
         self.check_alive()?;
         let Some((io, target, covered)) = self.log.sync() else { return Ok(None) };
@@ -350,16 +372,20 @@ impl Machine {
         (id, io)
     }
 
-    /// An IO has ended. -> what that means for who waits for it: a failure stops the brick, but for one of fresh blocks
-    /// for which there is no room, or no file descriptor. For IO of a checkpoint see [`Machine::stall`].
+    /// Reports the outcome of an IO.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Unavailable`: an IO of fresh blocks, or a sync that did not begin, that may be tried again.
+    /// `Poisoned`: any other failure, which stops the brick. An IO of a checkpoint that found no room is reported to
+    /// [`Machine::stall`] instead.
     pub fn done(&mut self, id: IoId, outcome: Result<()>) -> Result<()> {
         let ended = self.in_flight.remove(&id);
-        let job = ended.ok_or_else(|| Error::bug(format!("{id:?} has ended and was never begun, or twice")))?;
+        let job = ended.ok_or_else(|| Error::bug(format!("{id:?} has ended and is not in flight")))?;
         self.check_alive()?;
         if let Err(error) = outcome {
             let may_be_tried_again = match job {
                 Job::Fresh { .. } | Job::Reserve { .. } => true,
-                // Its file could not be opened; a sync that fails is `Poisoned`.
+                // The file could not be opened. A sync that fails is `Poisoned`.
                 Job::Shard { .. } => matches!(error, Error::Unavailable { .. }),
                 _ => false,
             };
@@ -376,7 +402,7 @@ impl Machine {
                 self.state.home_synced(shard, overlay, writes);
                 self.unmarked.push((shard, stamp));
             }
-            // Until a record tells of it, its file is not one that nobody knows.
+            // Until a record names the shard, a scrub must not remove its file.
             Job::Reserve { shard, first } => drop(self.fresh.entry(shard).or_insert((first, first))),
             Job::Stray(_) | Job::Forgotten => {}
             Job::Checkpoint => self.checkpoint_step_done(),
@@ -386,96 +412,98 @@ impl Machine {
 
     fn fresh_written(&mut self, shard: ShardId, first: u32, end: u32) {
         let known = self.fresh.entry(shard).or_insert((first, end));
-        // A copy is written block by block; a write that is tried again replaces what nobody told of.
+        // A copy is written block by block. A write that is tried again replaces one that no record names.
         *known = if first == known.1 { (known.0, end) } else { (first, end) };
     }
 
-    /// Nothing is taken or acknowledged from now on. -> why.
+    /// From now on nothing is appended or acknowledged. -> the reason: the first one given.
     pub fn fail(&mut self, error: &Error) -> Error {
         let what = error.detail().unwrap_or("a failed write").to_string();
         self.failed.get_or_insert(Error::Poisoned { what }).clone()
     }
 
-    /// Why the brick stopped, if it did.
+    /// `Poisoned`, with the reason, if the brick has stopped.
     pub fn check_alive(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Why the brick stopped.
+    /// The reason, if the brick has stopped.
     pub fn failure(&self) -> Option<&Error> {
         self.failed.as_ref()
     }
 
-    /// The log is in the journal's files up to here.
+    /// The journal's files have the log up to here.
     pub fn written(&self) -> Lsn {
         self.log.written_end()
     }
 
-    /// The log is on stable storage up to here.
     pub fn stable(&self) -> Lsn {
         self.log.stable()
     }
 
-    /// The index holds everything before this.
+    /// The index holds the log up to here.
     pub fn applied(&self) -> Lsn {
         self.applied
     }
 
-    /// The log's end.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Something of this segment cannot be read: nothing more goes behind that.
+    /// Something in this segment cannot be read. If it is the last one, the next record begins another, so that it can
+    /// be read.
     pub fn leave_segment(&mut self, number: u64) {
         self.log.leave_segment(number);
     }
 
-    /// What the brick holds beyond its index.
+    /// The overlays.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// The file system has so much room, and the reserve so much.
+    /// Sets the room that the file system has free, and what the reserve holds.
     pub fn set_room(&mut self, free: Amount, reserve: Amount) {
         self.room.set(free, reserve);
     }
 
-    /// Why the running checkpoint cannot write home.
     pub fn stalled(&self) -> Option<&str> {
         self.room.stalled()
     }
 
-    /// Whether the next checkpoint should come soon. One that is stalled is tried again when its host thinks that it may
-    /// go on.
+    /// Whether a checkpoint should begin soon: the journal is half full and a checkpoint can free a segment, an append
+    /// waits, the overlay is large, or much room is promised. A stalled checkpoint is tried again when its host sees
+    /// fit, not for this.
     pub fn wants_checkpoint(&self) -> bool {
         let (used, all) = self.log.fill();
         let active = &self.state.active;
         let full = used > all / 2 && self.log.could_recycle(self.retained);
         self.stalled().is_none()
             && (full
-                || self.waited_for
+                || self.checkpoint_requested
                 || active.bytes > OVERLAY_BYTES_MAX
                 || self.room.wants_checkpoint(active.promised))
     }
 
-    /// Keeps room for a record, on every replica before any of them takes it.
+    /// Reserves room for a record, on every replica before any of them appends it.
+    ///
+    /// # Errors
+    /// `NoSpace`: a growing record finds too little room. `Poisoned`: the brick has stopped.
     pub fn reserve(&mut self, need: Amount, grows: bool) -> Result<()> {
         self.check_alive()?;
         self.room.reserve(need, grows, self.state.promised())
     }
 
-    /// What growing records may take.
+    /// Room that growing records may still take.
     pub fn room_left(&self) -> Amount {
         self.room.left(self.state.promised())
     }
 
-    /// Whether a checkpoint would let records grow that are refused now.
+    /// Whether a checkpoint may make room for growing records that are refused now.
     pub fn is_promised(&self) -> bool {
         self.room.is_promised(self.state.promised())
     }
 
-    /// Whether a record would be taken without waiting for a checkpoint; if not, one is wanted.
+    /// Whether a record would be appended without waiting for a checkpoint. If not, a checkpoint is requested.
     pub fn takes_now(&mut self, entry: &LogEntry) -> bool {
         self.has_room_for(entry) && !self.awaits_removal(&entry.record.changes)
     }
@@ -484,21 +512,21 @@ impl Machine {
         let changed = entry.record.changes.iter().filter_map(Change::shard);
         let removing = changed.into_iter().any(|shard| self.is_stray(shard));
         let no_room = !self.log.has_room(entry.body.len()) || !self.room.takes(entry.need, self.state.promised());
-        self.waited_for |= no_room;
+        self.checkpoint_requested |= no_room;
         !removing && !no_room
     }
 
-    /// Gives kept room back: the record has been taken, or never will be.
+    /// Releases reserved room: the record has been appended, or never will be.
     pub fn release(&mut self, need: Amount) {
         self.room.release(need);
     }
 
-    /// The life that the brick is in may be recorded: nothing that an earlier one left is still to be settled.
+    /// Asserts that the incarnation may be recorded as settled.
     pub fn settle(&self) {
         invariant!(
             "brick invariant 4",
             !self.uncovered,
-            "a new life is recorded before a checkpoint has covered recovery"
+            "an incarnation is settled before a checkpoint has covered recovery"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Making a brick, and opening one: `docs/format/brick.md` has the order of the steps.
+//! Creates and opens bricks. `docs/format/brick.md` has the order of the steps.
 
 mod completeness;
 pub mod recovery;
@@ -20,7 +20,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Brick {
-    /// Makes a brick in an empty directory.
+    /// Creates a brick in an empty directory, or one that does not exist.
+    ///
+    /// # Errors
+    /// `Invalid`: the directory is not empty or not a directory, or the settings are out of bounds. `Denied`: another
+    /// user owns it. `Io`, `NoSpace`: files cannot be made; the directory is left without `brick.toml` and is no brick.
     pub fn create(directory: &Path, id: BrickId, cluster: &str, settings: BrickSettings) -> Result<Identity> {
         let identity = Identity::new(id, cluster, settings);
         let storage = RealStorage::new(directory);
@@ -33,7 +37,7 @@ impl Brick {
         Ok(identity)
     }
 
-    /// Makes everything but `brick.toml`.
+    /// Makes all files of a brick but `brick.toml`.
     pub fn create_on(storage: &dyn Storage, identity: &Identity) -> Result<()> {
         Home::create(storage)?;
         RedbIndex::create(storage)?;
@@ -41,13 +45,23 @@ impl Brick {
         journal::create(storage, geometry(identity)?)
     }
 
-    /// Opens a brick of `cluster`, recovering what a crash left.
+    /// Opens a brick of `cluster` and recovers what a crash left.
+    ///
+    /// # Errors
+    /// Those of [`Brick::open_if`].
     pub fn open(directory: &Path, cluster: &str) -> Result<(Self, RecoveryReport)> {
         Self::open_if(directory, cluster, &|_, _| Ok(()))
     }
 
-    /// The same, if `may_open` agrees: it is told which brick it is, and how often it will have been opened then. What it refuses is not counted, or an
-    /// older copy that is tried again and again would catch up with what it is older than.
+    /// Opens a brick if `may_open` returns no error. It is called with the brick's id and its generation after this
+    /// opening. An opening that it refuses does not raise the generation: else an older copy of a brick, opened again
+    /// and again, would reach the generation of the brick that it is a copy of.
+    ///
+    /// # Errors
+    /// `Invalid`: the directory is no brick. `Denied`: the brick belongs to another cluster. `NotSupported`: another
+    /// format. `Unavailable`: another process has it open, or no file descriptor is free. `Damaged`: what was on stable
+    /// storage is missing or unreadable, and the brick has to be rebuilt from its replicas. `Io`: the disk fails. And
+    /// what `may_open` returns.
     pub fn open_if(
         directory: &Path,
         cluster: &str,
@@ -67,36 +81,40 @@ impl Brick {
         let life = identity::next_life(directory)?;
         let storage = Arc::new(RealStorage::new(directory));
         let reserve = Reserve::new(storage.clone(), identity.settings.reserve_bytes);
-        // The reason may be a full disk, on which the reserve makes room.
-        life.begin().or_else(|_| reserve.give_up_all().and_then(|()| life.begin()))?;
+        // On a full disk the reserve is released, and the write is tried again.
+        life.begin().or_else(|_| reserve.release_all().and_then(|()| life.begin()))?;
         let (incarnation, is_new) = (life.incarnation(), life.is_new());
         let (mut brick, report) = Self::open_on_if(storage, &identity, incarnation, is_new, may_open)?;
         brick.hold(lock, life);
         Ok((brick, report))
     }
 
-    /// Opens on any storage. `reborn`: what was not synced may be lost.
+    /// Opens a brick on any storage. `after_power_cut`: what was not synced may be lost.
+    ///
+    /// # Errors
+    /// Those of [`Brick::open_if`], without those of the directory.
     pub fn open_on(
         storage: Arc<dyn Storage>,
         identity: &Identity,
         incarnation: Incarnation,
-        reborn: bool,
+        after_power_cut: bool,
     ) -> Result<(Self, RecoveryReport)> {
-        Self::open_on_if(storage, identity, incarnation, reborn, &|_, _| Ok(()))
+        Self::open_on_if(storage, identity, incarnation, after_power_cut, &|_, _| Ok(()))
     }
 
-    /// The same, if `may_open` agrees: see [`Brick::open_if`].
+    /// As [`Brick::open_on`], if `may_open` returns no error ([`Brick::open_if`]).
     pub fn open_on_if(
         storage: Arc<dyn Storage>,
         identity: &Identity,
         incarnation: Incarnation,
-        reborn: bool,
+        after_power_cut: bool,
         may_open: &dyn Fn(BrickId, u32) -> Result<()>,
     ) -> Result<(Self, RecoveryReport)> {
-        Self::open_reading(storage, identity, (incarnation, reborn), may_open, Reading::Strict)
+        Self::open_reading(storage, identity, (incarnation, after_power_cut), may_open, Reading::Strict)
     }
 
-    /// The same, for who takes from a damaged brick what is left: blocks of the index are read as they are.
+    /// Opens a damaged brick to read what is left of it: blocks of the index are read as they are, whatever their sums
+    /// say.
     pub(crate) fn open_to_salvage(
         storage: Arc<dyn Storage>,
         identity: &Identity,
@@ -113,7 +131,7 @@ impl Brick {
         reading: Reading,
     ) -> Result<(Self, RecoveryReport)> {
         let open = || Self::open_checked(storage, identity, life, may_open, reading);
-        // A library that panics on rot is an error like any other.
+        // The index library may panic on damage.
         catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| {
             Err(Error::Damaged { what: format!("opening the brick: {}; rebuild it from its replicas", words(&*panic)) })
         })
@@ -122,26 +140,26 @@ impl Brick {
     fn open_checked(
         storage: Arc<dyn Storage>,
         identity: &Identity,
-        (incarnation, reborn): (Incarnation, bool),
+        (incarnation, after_power_cut): (Incarnation, bool),
         may_open: &dyn Fn(BrickId, u32) -> Result<()>,
         reading: Reading,
     ) -> Result<(Self, RecoveryReport)> {
         let geometry = geometry(identity)?;
         completeness::check(&*storage, geometry)?;
         let stopped = poison_note::read(&*storage)?;
-        let reborn = reborn || stopped.is_some();
+        let after_power_cut = after_power_cut || stopped.is_some();
         if stopped.is_some() {
             poison_note::distrust_cache(&*storage, geometry)?;
         }
         let open = || RedbIndex::open(storage.clone(), identity.settings.index_cache_bytes, reading);
         let reserve = Reserve::new(storage.clone(), identity.settings.reserve_bytes);
         let index = open().or_else(|error| match error {
-            Error::NoSpace { .. } => reserve.give_up_all().and_then(|()| open()),
+            Error::NoSpace { .. } => reserve.release_all().and_then(|()| open()),
             other => Err(other),
         })?;
         let found = index.found();
         let disk = Disk::new(storage, geometry, Box::new(index), identity.settings.reserve_bytes);
-        let opened = Self::open_disk(disk, geometry, (incarnation, reborn), may_open);
+        let opened = Self::open_disk(disk, geometry, (incarnation, after_power_cut), may_open);
         let (brick, mut report) = opened.map_err(|error| found.explain(error))?;
         report.stopped = stopped;
         Ok((brick, report))
@@ -150,40 +168,40 @@ impl Brick {
     fn open_disk(
         disk: Disk,
         geometry: Geometry,
-        (incarnation, reborn): (Incarnation, bool),
+        (incarnation, after_power_cut): (Incarnation, bool),
         may_open: &dyn Fn(BrickId, u32) -> Result<()>,
     ) -> Result<(Self, RecoveryReport)> {
         let meta = Meta::read(&*disk.index, geometry)?;
         may_open(geometry.brick, meta.generation.saturating_add(1))?;
-        let (mut machine, report) = recover(&disk, geometry, &meta, reborn)?;
+        let (mut machine, report) = recover(&disk, geometry, &meta, after_power_cut)?;
         let oldest = settle_log(&disk, geometry, &meta, report.end)?;
         let mut begun = next_generation(&*disk.index, geometry, &meta, report.end);
         if matches!(begun, Err(Error::NoSpace { .. })) {
-            disk.reserve.give_up_all()?;
+            disk.reserve.release_all()?;
             begun = next_generation(&*disk.index, geometry, &meta, report.end);
         }
         begun?;
-        machine.resume(report.end, oldest, reborn && report.records > 0);
+        machine.resume(report.end, oldest, after_power_cut && report.records > 0);
         let brick = Self::of(geometry, incarnation, disk, machine);
         brick.refresh_room()?;
         Ok((brick, report))
     }
 }
 
-/// Makes a directory in whose files bytes are written over in place, where a file system would else copy on write
-/// (btrfs): so the journal, and blocks of the index, keep the room that they have. Both have checksums of their own.
+/// Makes a directory whose files are overwritten in place, also on a file system that otherwise copies on write
+/// (btrfs): so the journal, and blocks of the index, keep their space. Both have checksums of their own.
 fn keep_in_place(directory: &Path) -> Result<()> {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
     let made = std::fs::create_dir_all(directory).and_then(|()| std::fs::File::open(directory));
     let file = made.map_err(|e| Error::io(format!("make {}", directory.display()), e))?;
-    // Other file systems refuse the flag.
+    // Other file systems refuse the flag, and do not need it.
     let _ = ioctl_getflags(&file).and_then(|flags| ioctl_setflags(&file, flags | IFlags::NOCOW));
     Ok(())
 }
 
-/// The meta record for this opening, on stable storage before anything is appended, so that no record of an earlier
-/// life passes for one of this: also none that lay torn at the log's end, and that a later power cut puts together from what is written
-/// over it.
+/// Commits the meta record of this opening, before anything is appended: a record with an earlier generation is not
+/// replayed from `end` on. Such a record may lie torn at the log's end, and a later power cut may complete it with
+/// bytes that were written over it.
 pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry, before: &Meta, end: Lsn) -> Result<()> {
     let meta = Meta { generation: before.generation + 1, resumed: end.0, ..before.clone() };
     index.commit(&mut std::iter::empty(), &meta.to_bytes())?;
@@ -193,12 +211,13 @@ pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry, before: &Me
     }
 }
 
-/// What recovery found is on stable storage before the log goes on. -> the oldest segment that is kept.
+/// Puts the log that recovery found on stable storage, before the log goes on. -> the oldest segment that is kept.
 fn settle_log(disk: &Disk, geometry: Geometry, meta: &Meta, end: Lsn) -> Result<u64> {
     let first = geometry.number_of(Lsn(meta.applied));
     let numbers: Vec<u64> = (first..=geometry.number_of(end)).collect();
     disk.segments.sync(&*disk.storage, &numbers)?;
-    // As far back as the files still hold what other replicas may lack.
+    // Segments in front of the last checkpoint are kept as long as their files hold them: another replica may need
+    // their records.
     let mut oldest = first;
     while oldest > 1 && geometry.number_of(end) - (oldest - 1) < geometry.segments {
         if disk.segments.number_in_file(&*disk.storage, oldest - 1)? != Some(oldest - 1) {

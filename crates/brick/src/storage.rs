@@ -1,7 +1,9 @@
-//! What a brick asks of a file system. Small, so that tests run a brick on memory, on faults and through power cuts.
+//! The storage that a brick asks for: two small traits, so that tests run a brick in memory, with faults and through
+//! power cuts.
 //!
-//! Assumptions about the medium: what `sync` returned for survives a power cut; of the rest any part may; a write that a
-//! power cut tears leaves each 512-byte sector old or new; a failed `sync` means that nothing unsynced can be trusted.
+//! Assumptions about the medium. What a successful `sync` covered survives a power cut; of the rest any part may. A
+//! write that a power cut interrupts leaves each 512-byte sector old or new. After a failed `sync` nothing that was
+//! unsynced can be trusted.
 
 mod copy_on_write;
 mod faulty;
@@ -20,46 +22,47 @@ use std::io::Result;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A directory tree.
+/// A directory tree. Paths are relative to its root.
 pub trait Storage: Send + Sync {
-    /// Opens a file; makes it (and, durably with the next `sync_directory`, its name) if asked.
+    /// Opens a file; if `create` is set, makes it if it is missing. Its name is durable after the next
+    /// `sync_directory`.
     fn open(&self, path: &str, create: bool) -> Result<Arc<dyn StorageFile>>;
-    /// Makes a directory and its parents; it may be there.
+    /// Makes a directory and its parents, if they are missing.
     fn create_directory(&self, path: &str) -> Result<()>;
-    /// Removes a file; it may be missing.
+    /// Removes a file, if it exists.
     fn remove(&self, path: &str) -> Result<()>;
-    /// Names in a directory.
+    /// The names in a directory.
     fn list(&self, path: &str) -> Result<Vec<String>>;
-    /// Makes names in a directory durable.
+    /// Puts the names in a directory on stable storage.
     fn sync_directory(&self, path: &str) -> Result<()>;
-    /// Room in the file system.
+    /// The room in the file system.
     fn space(&self) -> Result<Space>;
 }
 
-/// Room in a file system, as far as this process may use it.
+/// Room in a file system, for this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     /// Bytes of the whole file system, or of the quota if that is less.
     pub total: u64,
-    /// Bytes that nothing uses, those that only root may take included: `total - free` is in use.
+    /// Bytes that are not in use, also those that only root may use: `total - free` are in use.
     pub free: u64,
-    /// Bytes that this process may take.
+    /// Bytes that this process may use.
     pub available: u64,
-    /// Files that the file system can hold; 0: it does not count them (btrfs).
+    /// Inodes of the file system; 0 if it does not count them (btrfs).
     pub files: u64,
-    /// Files that this process may make; `u64::MAX` if they are not counted.
+    /// Inodes that this process may use; `u64::MAX` if they are not counted.
     pub files_available: u64,
 }
 
 impl Space {
-    /// Of a file system that does not count files and keeps nothing for root.
+    /// Room in a file system that does not count inodes and keeps nothing for root.
     pub const fn of_bytes(total: u64, free: u64) -> Self {
         Self { total, free, available: free, files: 0, files_available: u64::MAX }
     }
 }
 
-/// Whether a call failed because the file system has no room of some kind: blocks, inodes, a quota, the greatest file.
-/// Repeating the call can succeed once there is room.
+/// Whether a call failed because the file system lacks room of some kind: blocks, inodes, a quota, the length limit of
+/// a file. It can succeed once there is room.
 pub fn is_no_room(error: &std::io::Error) -> bool {
     const EFBIG: i32 = 27;
     const ENOSPC: i32 = 28;
@@ -67,15 +70,15 @@ pub fn is_no_room(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| [EFBIG, ENOSPC, EDQUOT].contains(&errno))
 }
 
-/// Whether a call failed because this process, or the machine, has no file descriptor left.
+/// Whether a call failed because this process or the system has no file descriptor left.
 pub fn is_no_descriptor(error: &std::io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     error.raw_os_error().is_some_and(|errno| [ENFILE, EMFILE].contains(&errno))
 }
 
-/// Whether a read failed since the medium is damaged there, and not for want of descriptors, memory or leave: what the block layer
-/// and file systems say of sectors and of their own sums.
+/// Whether a read failed because the medium is damaged there, and not for want of descriptors, memory or permission:
+/// the errors that block layer and file systems give for unreadable sectors and failed checks of their own.
 pub fn is_damage(error: &std::io::Error) -> bool {
     const EIO: i32 = 5;
     const ENODATA: i32 = 61;
@@ -85,12 +88,12 @@ pub fn is_damage(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| [EIO, ENODATA, EBADMSG, EILSEQ, EUCLEAN].contains(&errno))
 }
 
-/// How often, and after how long each time, an open is tried again that found no file descriptor: 30 s, in tests 200 ms.
+/// An open that found no file descriptor is tried so many times, after a pause each time: for 30 s, in tests for 200
+/// ms.
 const DESCRIPTOR_TRIES: u32 = if cfg!(test) { 20 } else { 3000 };
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
 
-/// Opens something. While there is no file descriptor for it, `close_others` is called and the open is tried again, for
-/// 30 s.
+/// Calls `open`. While it fails for want of a file descriptor, calls `close_others` and tries again, for 30 s.
 pub fn patiently<T>(open: impl Fn() -> Result<T>, close_others: impl Fn()) -> Result<T> {
     for _ in 0..DESCRIPTOR_TRIES {
         match open() {
@@ -98,7 +101,7 @@ pub fn patiently<T>(open: impl Fn() -> Result<T>, close_others: impl Fn()) -> Re
                 close_others();
                 std::thread::sleep(DESCRIPTOR_PAUSE);
             }
-            settled => return settled,
+            outcome => return outcome,
         }
     }
     open()
@@ -108,19 +111,20 @@ pub fn patiently<T>(open: impl Fn() -> Result<T>, close_others: impl Fn()) -> Re
 pub trait StorageFile: Send + Sync {
     /// Reads at most `buffer.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
-    /// Writes all of `parts`, one after the other.
+    /// Writes all of `parts`, one behind the other.
     fn write_at(&self, parts: &[&[u8]], offset: u64) -> Result<()>;
-    /// Bytes in the file.
+    /// The length of the file, in bytes.
     fn length(&self) -> Result<u64>;
-    /// Cuts or extends (with zeros) the file.
+    /// Truncates the file, or extends it with zeros.
     fn set_length(&self, length: u64) -> Result<()>;
-    /// Takes a range's space where it has none; what it reads as stays. Best effort where a file system cannot.
+    /// Allocates space for a range where it has none, without changing what it reads as. Does nothing where a file
+    /// system cannot.
     fn allocate(&self, offset: u64, length: u64) -> Result<()>;
-    /// Gives a range's space back; it reads as zeros.
+    /// Frees the space of a range, which reads as zeros then.
     fn punch(&self, offset: u64, length: u64) -> Result<()>;
-    /// Makes the content durable.
+    /// Puts the content on stable storage.
     fn sync(&self) -> Result<()>;
-    /// Lets go of what is cached and need not be written: reads come from the medium.
+    /// Drops clean cached pages, so that reads come from the medium.
     fn forget_cached(&self) -> Result<()> {
         Ok(())
     }

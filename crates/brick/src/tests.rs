@@ -1,7 +1,7 @@
 //! Tests of a brick, a file for each of its promises. [`support`] has what they share.
 //!
-//! `machine` and `invariants` reach into the machine, so `machine.rs` declares them. Tests of one short file stand at its
-//! end.
+//! `machine` and `invariants` reach into the machine, so `machine.rs` declares them. Tests of one short file stand at
+//! its end.
 
 mod checkpoint;
 mod damage;

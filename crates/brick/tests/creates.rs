@@ -1,10 +1,11 @@
 //! Creates do not slow down as a brick fills, and take bounded memory: the last tenth beside the first.
 //!
-//! `make test` makes 50,000, `make soak` 1,000,000 (`HEKATE_CREATES`). The smaller size is a scale model: journal, index
-//! cache and directories shrink with the count, so checkpoints are as many and as wide. Compared are bytes written, the
-//! same in every run, and calls to the file system. CPU time is printed and not judged: it belongs to the machine, and to
-//! `cargo bench -p hekate-brick -- creates --inline`. Each run is a process of its own, so that the most memory it ever had
-//! is its own. `docs/adr/0007-key-order.md` has the figures, and says what creates spread over many directories cost.
+//! `make test` makes 50,000, `make soak` 1,000,000 (`HEKATE_CREATES`). The smaller size is a scale model: journal,
+//! index cache and directories shrink with the count, so checkpoints are as many and as wide. Compared are bytes
+//! written, the same in every run, and calls to the file system. CPU time is printed and not judged: it belongs to the
+//! machine, and to `cargo bench -p hekate-brick -- creates --inline`. Each run is a process of its own, so that the
+//! most memory it ever had is its own. `docs/adr/0007-key-order.md` has the figures, and says what creates spread over
+//! many directories cost.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test; its helpers too")]
 
@@ -70,8 +71,8 @@ fn settings(count: u64) -> BrickSettings {
     }
 }
 
-/// A file system in memory, where the kernel's part of the CPU time does not depend on what a disk's file system does in
-/// the meantime; the disk for what is too large for it, or without one.
+/// A file system in memory, where the kernel's part of the CPU time does not depend on what a disk's file system does
+/// in the meantime; the disk for what is too large for it, or without one.
 fn directory(count: u64) -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     if count <= 2 * COUNT && memory.is_dir() { memory } else { PathBuf::from(env!("CARGO_TARGET_TMPDIR")) }

@@ -1,4 +1,4 @@
-//! A storage that counts and times every call, for all threads and for the one that asks.
+//! A storage that counts and times every call: of all threads, and of the calling thread.
 
 use hekate_brick::storage::{Storage, StorageFile};
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Calls of one sort to one part of a brick.
+/// Calls of one kind to one part of a brick.
 #[derive(Default)]
 pub struct Calls {
     calls: AtomicU64,
@@ -15,21 +15,21 @@ pub struct Calls {
     nanos: AtomicU64,
 }
 
-/// What [`Calls`] said at one moment.
+/// The values of [`Calls`] at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// Time in them, added up over the threads.
+    /// Time in them, summed over the threads.
     pub nanos: u64,
 }
 
 /// The parts of a brick, by the directory that a file is in.
 pub const PARTS: [&str; 3] = ["journal", "index", "data"];
 
-/// A sort of call.
+/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
     Read,
@@ -44,7 +44,7 @@ pub struct Counts {
     began: LastSync,
 }
 
-/// When the journal's last sync returned, to tell how long waking its waiters takes.
+/// When the journal's last sync returned: from then on its waiters are woken.
 struct LastSync {
     epoch: Instant,
     nanos: AtomicU64,
@@ -56,12 +56,12 @@ impl Default for LastSync {
     }
 }
 
-/// All of [`Counts`] at one moment.
+/// The values of [`Counts`] at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Snapshot([[Tally; 3]; 3]);
 
 impl Snapshot {
-    /// Calls of a sort to a part.
+    /// Calls of a kind to a part.
     pub fn of(&self, part: usize, sort: Sort) -> Tally {
         self.0[part][sort as usize]
     }
@@ -71,12 +71,12 @@ impl Snapshot {
         (0..PARTS.len()).map(|part| self.of(part, Sort::Write).bytes).sum()
     }
 
-    /// Calls of all sorts to all parts.
+    /// Calls of all kinds to all parts.
     pub fn calls(&self) -> u64 {
         self.0.iter().flatten().map(|tally| tally.calls).sum()
     }
 
-    /// What came since an earlier one.
+    /// The difference to an earlier snapshot.
     pub fn since(&self, before: &Self) -> Self {
         let mut out = *self;
         for (now, before) in out.0.iter_mut().flatten().zip(before.0.iter().flatten()) {
@@ -87,7 +87,7 @@ impl Snapshot {
         out
     }
 
-    /// Added up.
+    /// The sum.
     pub fn plus(&self, other: &Self) -> Self {
         let mut out = *self;
         for (now, other) in out.0.iter_mut().flatten().zip(other.0.iter().flatten()) {
@@ -100,7 +100,7 @@ impl Snapshot {
 }
 
 impl Counts {
-    /// As it is now.
+    /// The values now.
     pub fn snapshot(&self) -> Snapshot {
         let tally = |calls: &Calls| Tally {
             calls: calls.calls.load(Relaxed),
@@ -141,19 +141,19 @@ thread_local! {
     static OWN: Cell<Snapshot> = const { Cell::new(Snapshot([[Tally { calls: 0, bytes: 0, nanos: 0 }; 3]; 3])) };
 }
 
-/// What the calling thread itself has called, on any brick.
+/// Calls of the calling thread, on any brick.
 pub fn own() -> Snapshot {
     OWN.with(Cell::get)
 }
 
-/// See the module.
+/// A storage that counts calls.
 pub struct Counted<S> {
     inner: S,
     counts: Arc<Counts>,
 }
 
 impl<S: Storage> Counted<S> {
-    /// Counts what is asked of `inner`.
+    /// Counts the calls to `inner`.
     pub fn new(inner: S, counts: Arc<Counts>) -> Self {
         Self { inner, counts }
     }

@@ -1,4 +1,4 @@
-//! `creates`: what the last tenth of many creates costs, measured against the first.
+//! `creates`: the cost of the last tenth of many creates beside that of the first.
 
 use crate::counted::{Counts, PARTS, Snapshot, Sort};
 use crate::cycles::{self, Cost};
@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Slices of a tenth: a checkpoint falls into some and not into others, the median is what most are like.
+/// Slices of a tenth. A checkpoint falls into some of them only, so the median slice counts.
 const SLICES: u64 = 10;
 
-/// See the module.
 pub fn run(options: Options) -> std::result::Result<(), Failed> {
     let count: u64 = options.get("count", 100_000)?;
     let shape: Shape = options.get("shape", Shape::Random)?;
@@ -88,7 +87,7 @@ fn row_of(cost: &Cost) -> Value {
     })
 }
 
-/// A slice's readings, at its end.
+/// The readings at the end of a slice.
 #[derive(Clone, Copy)]
 struct Reading {
     at: Instant,
@@ -96,7 +95,7 @@ struct Reading {
     calls: Snapshot,
 }
 
-/// Checkpoints in a thread of their own, as a server has them.
+/// Checkpoints in a thread of their own, as in a server.
 fn beside(brick: &Arc<Brick>, counts: &Counts, creates: &mut Creates, count: u64) -> Result<Value> {
     let checkpoints = Checkpoints::start(brick);
     let mut making = Duration::ZERO;

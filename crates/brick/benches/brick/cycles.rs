@@ -10,20 +10,20 @@ use hekate_brick::{Brick, LogEntry};
 use hekate_proto::{Record, Result};
 use std::time::{Duration, Instant};
 
-/// What some creates cost, their share of checkpoints included.
+/// The cost of some creates, with their share of checkpoints.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
-    /// How many.
+    /// Number of creates.
     pub creates: u64,
-    /// CPU time of the brick; making the records is not in it.
+    /// CPU time of the brick, without making the records.
     pub cpu: Duration,
-    /// Of this, in checkpoints.
+    /// CPU time of this in checkpoints.
     pub checkpoint_cpu: Duration,
-    /// Time by the clock.
+    /// Elapsed time.
     pub elapsed: Duration,
     /// Calls to the file system.
     pub calls: Snapshot,
-    /// The brick's own count of the memory of changes, just before the checkpoint; the greatest.
+    /// The largest number of bytes of overlays, by the brick's own estimate, before a checkpoint.
     pub overlay_bytes: usize,
 }
 
@@ -37,18 +37,18 @@ impl Cost {
         self.overlay_bytes = self.overlay_bytes.max(other.overlay_bytes);
     }
 
-    /// Of one create: microseconds of CPU.
+    /// CPU time of a create, in microseconds.
     pub fn cpu_us(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.creates as f64
     }
 
-    /// Of one create: a figure of all calls.
+    /// A figure of all calls, divided by the creates.
     pub fn each(&self, of: impl Fn(&Snapshot) -> u64) -> f64 {
         of(&self.calls) as f64 / self.creates as f64
     }
 }
 
-/// Makes `count` creates; one [`Cost`] for each cycle. Begins and ends with nothing that awaits a checkpoint.
+/// Makes `count` creates. -> one [`Cost`] for each cycle. At the beginning and the end nothing waits for a checkpoint.
 pub fn run(brick: &Brick, counts: &Counts, creates: &mut Creates, count: u64) -> Result<Vec<Cost>> {
     let mut cycles = Vec::new();
     let mut made = 0;

@@ -1,4 +1,4 @@
-//! What the disk does by itself: O_DSYNC writes at a file that was written before, so that no block is new.
+//! The rate of the disk itself: O_DSYNC writes to a file that was written before, so that no block is new.
 
 use crate::measure::Random;
 use crate::options::Failed;
@@ -16,7 +16,7 @@ const SEQUENTIAL_BYTES: usize = 64 << 10;
 #[repr(align(4096))]
 struct Aligned([u8; SEQUENTIAL_BYTES]);
 
-/// A file to write at.
+/// A file to write to.
 pub struct Disk {
     file: File,
 }
@@ -35,7 +35,7 @@ impl Disk {
         Ok(Self { file: rustix::fs::open(&path, flags, Mode::empty())?.into() })
     }
 
-    /// 4 KiB at random places, from so many threads.
+    /// Writes of 4 KiB at random places, from so many threads.
     pub fn random_writes(&self, threads: usize, time: Duration) -> Result<Readings, Failed> {
         crate::rate::in_threads(threads, |number, readings| {
             let (mut random, mut block) = (Random(number as u64), Box::new(Aligned([0; SEQUENTIAL_BYTES])));
@@ -49,7 +49,7 @@ impl Disk {
         })
     }
 
-    /// 64 KiB one behind the other, from one thread.
+    /// Writes of 64 KiB one behind the other, from one thread.
     pub fn sequential_writes(&self, time: Duration) -> Result<Readings, Failed> {
         crate::rate::in_threads(1, |_, readings| {
             let block = Box::new(Aligned([1; SEQUENTIAL_BYTES]));

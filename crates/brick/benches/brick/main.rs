@@ -1,5 +1,5 @@
-//! Measures one brick: its rate of durable writes beside the disk's own, what a million creates cost, and where the time
-//! of a write and of a create goes. `cargo bench -p hekate-brick --bench brick -- help` says how.
+//! Measures one brick: its rate of durable writes beside the disk's own, what a million creates cost, and where the
+//! time of a write and of a create goes. `cargo bench -p hekate-brick --bench brick -- help` says how.
 //!
 //! Compare only figures of one run: a disk that others use, and a machine that others compute on, change them all.
 

@@ -1,4 +1,4 @@
-//! Clocks, counters of the kernel, and what is made of many readings.
+//! Clocks, counters of the kernel, and statistics of readings.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn field(text: &str, name: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// The middle one.
+/// The median.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -51,7 +51,7 @@ pub fn quantile(values: &mut [u64], share: f64) -> u64 {
     values.get(at.min(values.len().saturating_sub(1))).copied().unwrap_or(0)
 }
 
-/// Random numbers that a run can repeat: SplitMix64 (Steele, Lea, Flood 2014).
+/// Repeatable random numbers: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone)]
 pub struct Random(pub u64);
 

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Enough that writers of different partitions meet, few enough that checkpoints write the same blocks again.
+/// Partitions: enough that writers of different ones meet, and few enough that checkpoints write the same blocks again.
 const SHARDS: usize = 8;
 
-/// What some threads measured: each op's nanoseconds, and the time that all of it took.
+/// The readings of some threads: nanoseconds of each op, and the elapsed time.
 #[derive(Default)]
 pub struct Readings {
     nanos: Vec<u64>,
@@ -23,7 +23,7 @@ pub struct Readings {
 }
 
 impl Readings {
-    /// One op.
+    /// Measures one op.
     pub fn time<T, E: Into<Failed>>(&mut self, op: impl FnOnce() -> Result<T, E>) -> Result<T, Failed> {
         let begun = Instant::now();
         let outcome = op();
@@ -74,7 +74,6 @@ pub fn in_threads(
     Ok(all)
 }
 
-/// See the module.
 pub fn run(options: Options) -> Result<(), Failed> {
     let seconds = Duration::from_secs_f64(options.get("seconds", 2.0)?);
     let rounds: usize = options.get("rounds", 5)?;

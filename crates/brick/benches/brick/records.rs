@@ -2,8 +2,8 @@
 //! session's slot that `server::locked` adds), for a volume of one session on a ring of 16 partitions.
 //!
 //! A create is one record: inode, name, the directory's stub, the session's slot; every 4,096th of a partition reserves
-//! numbers. Content is a second one: the bytes, the inode again, the slot. A directory is two records in two partitions;
-//! the intent around them, gone by the next sweep, is left out.
+//! numbers. Content is a second one: the bytes, the inode again, the slot. A directory is two records in two
+//! partitions; the intent around them, gone by the next sweep, is left out.
 
 use crate::measure::Random;
 use bytes::Bytes;

@@ -65,7 +65,10 @@ impl Stages {
 
     fn to_json(&self, what: &str, writers: usize) -> Value {
         let each = |time: Duration| time.as_secs_f64() * 1e6 / self.ops as f64;
-        let of_step = |name: &&'static str| json!({ "stage": name, "us": each(self.elapsed[*name]), "cpu_us": each(self.cpu[*name]) });
+        let of_step = |name: &&'static str| {
+            let (us, cpu_us) = (each(self.elapsed[*name]), each(self.cpu[*name]));
+            json!({ "stage": name, "us": us, "cpu_us": cpu_us })
+        };
         let tally = |sort: Sort| {
             let tally = self.calls.of(0, sort);
             json!({ "calls": tally.calls as f64 / self.ops as f64, "us": each(Duration::from_nanos(tally.nanos)) })
@@ -82,7 +85,6 @@ impl Stages {
     }
 }
 
-/// See the module.
 pub fn run(options: Options) -> Result<(), Failed> {
     let ops: usize = options.get("ops", 2000)?;
     let writers = options.list("writers", &[1, 8])?;
@@ -99,7 +101,7 @@ pub fn run(options: Options) -> Result<(), Failed> {
     drop(overwrites);
     drop(brick);
     drop(scratch);
-    // Its logs begin anew.
+    // Its logs begin again.
     let scratch = options.directory()?;
     let (brick, _) = scratch.brick(options.settings()?)?;
     rows.push(creates(&brick, ops * CREATES_AN_OP)?.to_json("create", 1));

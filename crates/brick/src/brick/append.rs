@@ -1,6 +1,7 @@
-//! Appending a record: the machine gives it its place in the log, and its writer puts it into the journal's file.
+//! Appending a record: the machine assigns it a position in the log, and the writer's thread puts it into the journal's
+//! file.
 //!
-//! One writer at a time, so that records reach the journal's files in log order.
+//! There is one writer at a time, so that records reach the journal's files in log order.
 
 use super::{Brick, ROOM_PAUSE};
 use crate::entry::LogEntry;
@@ -11,20 +12,23 @@ use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Between two looks whether there is room for a write of the journal, in ms.
+/// Interval between two tries of a journal write for which the file system has no room, in ms.
 const JOURNAL_PAUSE_MS: u64 = 50;
 
 impl Brick {
-    /// Takes a record: it is in the journal file when this returns, and every read sees it. Durable once
-    /// [`Brick::sync`] has covered the returned position. Waits while the journal is full. A record that is refused
-    /// (`Invalid`, `Bug`) has changed nothing.
+    /// Appends a record. When this returns the record is in the journal's file and every read sees it; it is durable
+    /// once [`Brick::sync`] has covered the returned position. Waits for a checkpoint while the journal is full.
+    ///
+    /// # Errors
+    /// `Invalid`: no segment holds a record of this length. `Bug`: the record breaks a numbered invariant of the
+    /// formats. After both nothing has changed. `Poisoned`: the brick has stopped.
     pub fn append(&self, entry: &LogEntry) -> Result<Lsn> {
         self.journal(|machine| machine.append(entry))
     }
 
-    /// The same, but it does not wait: `None` while the journal is full, and then nothing has changed. For who holds
-    /// what a checkpoint needs, as a replica's lock. `copied`: a record of another replica that may lack fresh blocks
-    /// as this one then does.
+    /// As [`Brick::append`], but `None` instead of waiting, and then nothing has changed: for a caller that holds a
+    /// lock that the checkpoint needs. `copied`: the record comes from another replica, and its fresh blocks may be
+    /// missing here.
     pub fn append_now(&self, entry: &LogEntry, copied: bool) -> Result<Option<Lsn>> {
         let append = if copied { Machine::append_copied } else { Machine::append };
         self.guarded(|| {
@@ -45,36 +49,36 @@ impl Brick {
         })
     }
 
-    /// By who is the writer.
+    /// Called with the writer lock held. `None`: the record has to wait for a checkpoint.
     fn try_append(&self, append: impl Fn(&mut Machine) -> Result<Append>) -> Result<Option<Lsn>> {
         loop {
             let step = append(&mut self.machine.write())?;
             match step {
                 Append::At { end, io } => {
                     self.perform_all(io)?;
-                    self.pass(end);
+                    self.remember_end(end);
                     return Ok(Some(end));
                 }
-                Append::Learn(shards) => self.learn(&shards)?,
+                Append::NeedShards(shards) => self.supply_shards(&shards)?,
                 Append::Full => return Ok(None),
             }
         }
     }
 
-    fn learn(&self, shards: &[(RingId, ShardId)]) -> Result<()> {
+    fn supply_shards(&self, shards: &[(RingId, ShardId)]) -> Result<()> {
         for (ring, shard) in shards {
             let before = self.view(|view| view.before(*ring, *shard))?;
-            self.machine.write().learn(*shard, before);
+            self.machine.write().supply_shard(*shard, before);
         }
         Ok(())
     }
 
-    /// A checkpoint gives room; a failure may come while this thread is not waiting yet.
+    /// Waits for a checkpoint to make room. With a limit: the brick may stop between the caller's check and this wait.
     pub(super) fn wait_for_room(&self, writer: &mut MutexGuard<()>) {
         self.room.wait_for(writer, ROOM_PAUSE);
     }
 
-    /// With the lock, so that nobody is between finding no room and waiting.
+    /// Takes the writer lock first, so that no writer is between finding no room and waiting.
     pub(crate) fn wake_writers(&self) {
         drop(self.writer.lock());
         self.room.notify_all();
@@ -84,8 +88,9 @@ impl Brick {
         all.into_iter().try_for_each(|(id, io)| self.perform(id, &io, &[]))
     }
 
-    /// A write of the journal finds no room only where the file system copies on write. The machine has taken the record
-    /// by then, so the write waits, with the reserve given up; in the end the brick stops and other replicas go on.
+    /// Writes to the journal. Its segments have their space, so `NoSpace` occurs only on a file system that copies on
+    /// write. The machine has taken the record by then, so the write is tried again, with the reserve released, until
+    /// `journal_patience_ms` is over; then the brick stops and other replicas go on.
     pub(super) fn perform_journal(&self, io: &Io) -> Result<()> {
         let mut outcome = self.perform_with_reserve(io);
         for _ in 0..self.journal_patience_ms.load(Ordering::Relaxed) / JOURNAL_PAUSE_MS {
@@ -98,7 +103,14 @@ impl Brick {
         outcome
     }
 
-    /// Writes fresh blocks home, before the record that tells of them is appended.
+    /// Writes fresh blocks home: blocks at or behind `home_blocks` of the shard. The record that names them is appended
+    /// afterwards ([`Brick::append`] checks that they are home), or [`Brick::forget_fresh`] is called. `parts` are
+    /// whole blocks together.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Unavailable` (no file descriptor, or an older file of the shard is being removed): no record refers
+    /// to what was written, and the caller may try again. `Bug`: the blocks are not fresh, or the shard is being
+    /// dropped.
     pub fn write_fresh(&self, ring: RingId, shard: ShardId, first_block: u32, parts: &[&[u8]]) -> Result<()> {
         self.guarded(|| {
             let count = parts.iter().map(|part| part.len()).sum::<usize>() / BLOCK_BYTES;
@@ -109,7 +121,10 @@ impl Brick {
         })
     }
 
-    /// Makes room at home for fresh blocks, before the record that tells of them is appended.
+    /// Allocates space at home for fresh blocks, without bytes, before the record that reserves them is appended.
+    ///
+    /// # Errors
+    /// Those of [`Brick::write_fresh`].
     pub fn reserve_fresh(&self, ring: RingId, shard: ShardId, first_block: u32, count: u32) -> Result<()> {
         self.guarded(|| {
             let durable = self.view(|view| view.before(ring, shard))?;
@@ -119,25 +134,28 @@ impl Brick {
         })
     }
 
-    /// No record will tell of fresh blocks that were written to the shard.
+    /// No record will name the fresh blocks that were written to the shard: a scrub may remove its file if no record
+    /// knows it.
     pub fn forget_fresh(&self, shard: ShardId) {
         self.machine.write().forget_fresh(shard);
     }
 
-    /// Whether any of the changes writes a shard that a checkpoint has yet to remove: they must wait for it.
+    /// Whether a change writes a shard that was dropped and whose file a checkpoint has yet to remove: the record must
+    /// wait.
     pub fn awaits_removal(&self, changes: &[Change]) -> bool {
         self.machine.read().awaits_removal(changes)
     }
 
-    /// What is in the journal from here on is kept, though a checkpoint covers it; what is before it may go. The host of a
-    /// brick that shares partitions with others says so at once when it has opened it (`replica/log/retention.rs`).
+    /// Keeps the segments with `from` and all that follows, even if a checkpoint covers them, and frees those before
+    /// it. The host of a brick that shares partitions with other bricks calls this right after opening it
+    /// (`replica/log/retention.rs`).
     pub fn retain_from(&self, from: Lsn) {
         self.machine.write().retain_from(from);
         self.wake_writers();
     }
 
-    /// How long a write of the journal waits that finds no room, before it stops the brick; at first not at all. The
-    /// journal's files have their room, but on a file system that copies on write.
+    /// Sets the time that a journal write for which the file system has no room is tried again, before it stops the
+    /// brick. Initially 0.
     pub fn set_journal_patience(&self, limit: Duration) {
         self.journal_patience_ms.store(limit.as_millis() as u64, Ordering::Relaxed);
     }

@@ -1,9 +1,9 @@
-//! A checkpoint as the brick's driver does it: what the machine decides, on the disk as it is.
+//! Checkpoints as the brick drives them: `machine/checkpoint.rs` decides what to write home, this does it.
 //!
-//! Another user of the file system may have taken the room that a checkpoint needs. Then the reserve is given up, and if
-//! that is not enough the checkpoint stalls: the brick reads and takes what does not grow, and its host calls
-//! [`Brick::checkpoint`] again until there is room. It does the same for want of file descriptors. A failed sync is never
-//! tried again: that one stops the brick.
+//! Another user of the file system may have taken the room that a checkpoint needs. Then the reserve is released; if
+//! that is not enough, the checkpoint stalls. A brick with a stalled checkpoint answers reads and takes records that do
+//! not grow, and its host calls [`Brick::checkpoint`] again until there is room. Want of file descriptors stalls a
+//! checkpoint too. A failed sync is never tried again: it stops the brick.
 
 use super::Brick;
 use crate::journal::Lsn;
@@ -11,22 +11,23 @@ use crate::machine::{Io, IoId, Next, is_shortage};
 use hekate_proto::{Error, Result};
 use parking_lot::MutexGuard;
 
-/// A checkpoint that has begun.
+/// A checkpoint that has begun, and that [`Checkpoint::finish`] writes.
 pub struct Checkpoint<'a> {
     brick: &'a Brick,
     _alone: MutexGuard<'a, ()>,
-    /// The log's end when it began.
+    /// The log's end when the checkpoint began.
     upto: Lsn,
     begun: Result<bool>,
 }
 
 impl Checkpoint<'_> {
-    /// Writes home, then the index, then gives the journal back. As long as it is ahead of the journal it calls `pause`
-    /// between writes, until that says false. One that was stalled is followed by one of what was appended since.
+    /// Writes home, commits the index, then frees segments of the journal. While the checkpoint is ahead of the
+    /// journal's growth it calls `pause` between two writes, until `pause` returns false. After one that had stalled it
+    /// also writes what was appended before this checkpoint began.
     ///
     /// # Errors
-    /// `NoSpace` or `Unavailable`: it is stalled for want of room or of file descriptors, and goes on with the next one
-    /// that begins. Any other poisons the brick.
+    /// `NoSpace` or `Unavailable`: the checkpoint is stalled for want of room or of file descriptors, and the next one
+    /// continues it. Any other error has poisoned the brick.
     pub fn finish(self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
         if !self.begun? {
             return Ok(());
@@ -50,8 +51,8 @@ impl Checkpoint<'_> {
 }
 
 impl Brick {
-    /// Decides what the checkpoint writes home, or goes on with the one that is stalled. Between this and `finish`, a
-    /// server syncs its other bricks: what this one gives back of its journal is then on stable storage everywhere.
+    /// Decides what the checkpoint writes home, or continues the stalled one. Between this and `finish` a server syncs
+    /// its other bricks, so that a segment that this one frees is on stable storage everywhere.
     pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
         let alone = self.checkpointing.lock();
         let upto = self.machine.read().log().end();
@@ -59,8 +60,8 @@ impl Brick {
         Checkpoint { brick: self, _alone: alone, upto, begun }
     }
 
-    /// Why the running checkpoint could not write home; it is tried again by [`Brick::checkpoint`], and until that has
-    /// ended it counts as stalled.
+    /// Why the running checkpoint could not write home. It counts as stalled until it has ended, also while it is tried
+    /// again.
     pub fn stalled(&self) -> Option<String> {
         self.machine.read().stalled().map(str::to_string)
     }
@@ -73,14 +74,14 @@ impl Brick {
             match next {
                 Next::Sync(upto) => self.sync(upto)?,
                 Next::Do(id, io) => self.perform_home(id, io)?,
-                Next::Wait => return Err(Error::bug("a checkpoint waits for an IO that nobody does")),
+                Next::Wait => return Err(Error::bug("a checkpoint waits for an IO that is not in flight")),
                 Next::Done => break,
             }
             while may_pause && self.machine.read().checkpoint_is_ahead() {
                 may_pause = pause();
             }
         }
-        // A great overlay takes its time to go: not under the lock.
+        // Freeing a large overlay takes time, so it is done outside the machine's lock.
         let retired = self.machine.write().take_retired();
         drop(retired);
         self.wake_writers();
@@ -88,8 +89,8 @@ impl Brick {
         Ok(())
     }
 
-    /// An IO of a checkpoint. What finds no room is done again with what the reserve has; a sync is not: that a failed one
-    /// loses pages is `Poisoned`, not `NoSpace`.
+    /// Does an IO of a checkpoint. One that finds no room is repeated with what the reserve releases. A failed sync is
+    /// `Poisoned`, never `NoSpace`, so it is not repeated.
     fn perform_home(&self, id: IoId, io: Io) -> Result<()> {
         if matches!(io, Io::CommitIndex { .. }) {
             self.make_room()?;
@@ -105,17 +106,16 @@ impl Brick {
 
     pub(super) fn perform_with_reserve(&self, io: &Io) -> Result<()> {
         let mut outcome = self.disk.perform(io, &[]);
-        while matches!(outcome, Err(Error::NoSpace { .. })) && self.disk.reserve.give_up_some()? {
+        while matches!(outcome, Err(Error::NoSpace { .. })) && self.disk.reserve.release_some()? {
             outcome = self.disk.perform(io, &[]);
         }
         outcome
     }
 
-    /// On a disk that is nearly full the bytes of the reserve are given up, so that nothing of this checkpoint fails for
-    /// want of room.
+    /// Releases the bytes of the reserve if less is free than this checkpoint and the next may write at most.
     fn make_room(&self) -> Result<()> {
         let space = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
         let promised = self.machine.read().state().promised();
-        if space.available < promised.bytes { self.disk.reserve.give_up_bytes() } else { Ok(()) }
+        if space.available < promised.bytes { self.disk.reserve.release_bytes() } else { Ok(()) }
     }
 }

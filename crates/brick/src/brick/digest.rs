@@ -1,8 +1,9 @@
-//! Hashes of what a brick holds of a partition, for replicas that compare themselves: entries by key and value, shards by
-//! stamp and length. Not the bytes of shards, which have their checksums, nor what each brick has of its own: checksums,
-//! and how much of a shard is at home. What cannot be read is hashed as something that no other brick has: it differs from
-//! all others', and is no error, so that who compares finds it and mends it.
-//! `hekate debug compare` compares all of it, by code of its own (`inspect/compare.rs`).
+//! Hashes of what a brick holds of a partition, for replicas that compare themselves.
+//!
+//! An entry is hashed by key and value, a shard by stamp and length. The bytes of shards are not hashed: they have
+//! checksums. What each brick has of its own is left out: checksums, and how much of a shard is at home. An entry or
+//! shard that cannot be read is no error: its hash differs from that on every other brick, so that the comparison finds
+//! it and repairs it. `hekate debug compare` compares everything, with code of its own (`inspect/compare.rs`).
 
 use crate::Brick;
 use bytes::Bytes;
@@ -10,11 +11,12 @@ use hekate_proto::*;
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Entries, in short.
+/// Keys of entries, each with the hash of key and value.
 pub type EntryHashes = Vec<(Key, u128)>;
 
 impl Brick {
-    /// Hashes of the entries in `from..to`, of which it looks at `limit` at most; and where to go on, if that was not all.
+    /// Hashes of the entries in `from..to`, of at most `limit` that are visited; and the key to continue from, if there
+    /// may be more.
     pub fn entry_hashes(&self, from: &Key, to: &Key, limit: usize) -> Result<(EntryHashes, Option<Key>)> {
         let damaged = |error| match error {
             Error::Damaged { .. } => Ok(self.id().to_bytes()),
@@ -26,7 +28,8 @@ impl Brick {
         Ok((hashed.map(|(key, value)| (key.clone(), hash(key.as_bytes(), &value))).collect(), next))
     }
 
-    /// Of a shard whose record cannot be read: no writer gives such a stamp, and any of its blocks may be at home.
+    /// Stands for the record of a shard that cannot be read: no writer makes such a stamp, and any of its blocks may be
+    /// at home.
     fn unreadable_shard(&self) -> ShardRecord {
         let stamp = Stamp { count: 0, session: SessionId(u64::MAX), op: OpId(self.id().0 as u64) };
         let home_blocks = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
@@ -61,7 +64,7 @@ impl Brick {
         })
     }
 
-    /// Hashes of the blocks of a shard that are no holes, by number; one that cannot be read has none.
+    /// Number and hash of each block of a shard that is no hole and can be read.
     pub fn block_hashes(&self, ring: RingId, shard: ShardId) -> Result<Vec<(u32, u128)>> {
         let Some(record) = self.shard(ring, shard)? else { return Ok(Vec::new()) };
         let holes = self.holes(ring, shard, 0, record.home_blocks)?;
@@ -76,13 +79,13 @@ impl Brick {
         Ok(found)
     }
 
-    /// The same, and a hash of each: its stamp and length.
+    /// Shards whose keys are in `from..to`, each with the hash of its stamp and length.
     pub fn shard_hashes_between(&self, ring: RingId, from: &Key, to: &Key) -> Result<Vec<(ShardId, u128)>> {
         let found = self.shards_between(ring, from, to)?;
         Ok(found.into_iter().map(|(shard, record)| (shard, shard_hash(ring, shard, record))).collect())
     }
 
-    /// Hashes of a partition's shards.
+    /// The shards of a partition, each with the hash of its stamp and length.
     pub fn shard_hashes(&self, ring: RingId, number: PartitionNumber, count: u32) -> Result<Vec<(ShardId, u128)>> {
         let hashed = |shard: ShardId| {
             let Some(record) = self.shard(ring, shard)? else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! Group commit: threads that wait for the log to be stable share one sync.
 //!
-//! The first caller syncs for itself; who comes meanwhile waits, and one of those whom that sync did not cover leads the
-//! next, for all of them. Each waiter is woken once, either because it is covered or to lead
+//! The first thread syncs for itself. Threads that come meanwhile wait; one of those that this sync did not cover leads
+//! the next sync, for all of them. Each waiter is woken once: because it is covered, or to lead
 //! (`docs/adr/0003-runtime.md`: waking all of them at once costs more than the sync).
 
 use crate::journal::Lsn;
@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// See the module.
 #[derive(Default)]
 pub struct GroupCommit {
     state: Mutex<State>,
@@ -51,8 +50,11 @@ impl Ticket {
 }
 
 impl GroupCommit {
-    /// Returns once `sync`, by whichever thread, has made the log stable up to `upto`. It makes stable what is written
-    /// when it is called, and tells up to where that is.
+    /// Returns once a sync, by whichever thread, has made the log stable up to `upto`. `sync` makes stable what is
+    /// written when it is called, and returns the position up to which that is.
+    ///
+    /// # Errors
+    /// The error of the first sync that failed: every later wait fails with it.
     pub fn wait(&self, upto: Lsn, sync: impl FnOnce() -> Result<Lsn>) -> Result<()> {
         let ticket = {
             let mut state = self.state.lock();
@@ -73,11 +75,11 @@ impl GroupCommit {
             return self.state.lock().failed.clone().map_or(Ok(()), Err);
         }
         let outcome = sync();
-        self.hand_on(&outcome);
+        self.finish(&outcome);
         outcome.map(|_| ())
     }
 
-    fn hand_on(&self, outcome: &Result<Lsn>) {
+    fn finish(&self, outcome: &Result<Lsn>) {
         let mut state = self.state.lock();
         match outcome {
             Ok(stable) => state.stable = state.stable.max(*stable),
@@ -96,7 +98,7 @@ impl GroupCommit {
         covered.into_iter().for_each(|ticket: Arc<Ticket>| ticket.wake(DONE));
     }
 
-    /// Nobody is told that anything is stable any more.
+    /// All waits from now on fail with `error`.
     pub fn fail(&self, error: &Error) {
         self.state.lock().failed.get_or_insert_with(|| error.clone());
     }

@@ -1,4 +1,6 @@
-//! Where the journal was: for who says what of it may go.
+//! Ends that the log had: a position, and the last record of each partition before it.
+//!
+//! The host decides from them which segments other bricks still need ([`Brick::retain_from`]).
 
 use crate::brick::Brick;
 use crate::journal::Lsn;
@@ -7,31 +9,38 @@ use hekate_proto::*;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A place in a journal, and the last record of each partition before it.
+/// A position in the log, and the last record of each partition before it.
 pub type Ends = (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>);
 
-/// Ends of the journal that are remembered as it grows: so many a journal.
+/// Ends remembered each time that the log has gone through the whole journal.
 pub const ENDS_A_JOURNAL: u64 = 8;
 
-/// What [`Brick::ends`] would have said as the journal grew, since it was last asked.
+/// Ends that [`Brick::take_passed_ends`] has not returned yet.
 #[derive(Default)]
-pub(crate) struct Passed(Mutex<(VecDeque<Ends>, Lsn)>);
+pub(crate) struct LogEnds(Mutex<Remembered>);
+
+#[derive(Default)]
+struct Remembered {
+    ends: VecDeque<Ends>,
+    /// The log's end from which the next one is remembered.
+    next: Lsn,
+}
 
 impl Brick {
-    /// Where the journal ends, and up to which record of each partition it says everything.
+    /// Where the log ends, and the last record of each partition.
     pub fn ends(&self) -> Ends {
         self.machine.read().ends()
     }
 
-    /// What that was each time when the journal had grown by an eighth, since this was last asked.
+    /// The log's end each time that it had grown by an eighth of the journal since the last call.
     pub fn take_passed_ends(&self) -> VecDeque<Ends> {
-        std::mem::take(&mut self.passed.0.lock().0)
+        std::mem::take(&mut self.log_ends.0.lock().ends)
     }
 
-    /// By who is the writer.
-    pub(crate) fn pass(&self, end: Lsn) {
-        let mut passed = self.passed.0.lock();
-        let (ends, next) = &mut *passed;
+    /// Remembers the log's end, if it has grown far enough. Called with the writer lock held.
+    pub(super) fn remember_end(&self, end: Lsn) {
+        let mut remembered = self.log_ends.0.lock();
+        let Remembered { ends, next } = &mut *remembered;
         if end >= *next {
             *next = Lsn(end.0 + self.journal_bytes() / ENDS_A_JOURNAL);
             if ends.len() as u64 >= 2 * ENDS_A_JOURNAL {
@@ -41,7 +50,10 @@ impl Brick {
         }
     }
 
-    /// What [`Brick::ends`] would have said when the journal that is still there was so many bytes long, twice as many, …
+    /// Ends of the part of the log that is still in the journal, one for each `step` bytes.
+    ///
+    /// # Errors
+    /// `Unavailable`: the journal's files cannot be opened.
     pub fn earlier_ends(&self, step: u64) -> Result<Vec<Ends>> {
         let (mut found, mut next) = (Vec::new(), self.machine.read().log().oldest().0 + step);
         let mut known: BTreeMap<(RingId, PartitionNumber), LogPosition> = BTreeMap::new();

@@ -1,7 +1,8 @@
 //! What a brick holds now: the overlays over the index, and where the bytes of each block are.
 //!
-//! A reader takes where blocks are under the machine's lock and reads the data file after it. A block found to be at home
-//! is not written there meanwhile: only a checkpoint writes blocks home, and only those that an overlay had.
+//! A reader looks up the places of blocks under the machine's lock and reads the data file after it has released it. A
+//! block whose place is home is not written meanwhile: only a checkpoint writes blocks home, and only those whose place
+//! was the journal.
 
 use crate::checksum::{CRC_BLOCKS, block_checksum};
 use crate::disk::home::Home;
@@ -13,7 +14,6 @@ use hekate_proto::*;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// See the module.
 pub struct MergedIndex<'a> {
     pub state: &'a State,
     pub index: &'a dyn Index,
@@ -22,9 +22,9 @@ pub struct MergedIndex<'a> {
 /// Where a block's bytes are.
 #[derive(Debug, Clone)]
 pub enum BlockSource {
-    /// Nowhere: zeros.
+    /// Nowhere: it reads as zeros.
     Hole,
-    /// In the journal.
+    /// In a record of the journal, and in memory.
     Pending(Bytes),
     /// In the data file.
     Home,
@@ -39,12 +39,13 @@ impl MergedIndex<'_> {
         }
     }
 
-    /// At most `limit` entries of `from..to`, in order.
+    /// At most `limit` entries of `from..to`, in the order of their keys.
     pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Bytes)>> {
         self.scan_with(from, to, limit, &Err)
     }
 
-    /// The same; of what cannot be read in the index, and nothing newer hides, `damaged` says what is there instead.
+    /// As [`MergedIndex::scan`]. For an entry whose value in the index is damaged, and which no overlay replaces,
+    /// `damaged` gives the value or the error.
     pub fn scan_with(
         &self,
         from: &Key,
@@ -59,7 +60,8 @@ impl MergedIndex<'_> {
         let frozen = self.state.frozen.as_deref().unwrap_or(&empty);
         let mut older = frozen.entries.range::<Key, _>(range).peekable();
         let mut found = Vec::new();
-        // Takes what the overlays have up to `until`, the newer one hiding the older. -> whether they have `until` itself.
+        // Moves the overlays' entries up to `until` into `found`; the newer overlay hides the older. -> whether an
+        // overlay has `until`.
         let mut drain = |until: Option<&Key>, found: &mut Vec<(Key, Bytes)>| {
             loop {
                 let key = match (newer.peek(), older.peek()) {
@@ -101,7 +103,7 @@ impl MergedIndex<'_> {
         Ok(found)
     }
 
-    /// A shard as it is.
+    /// The record of a shard.
     pub fn shard(&self, ring: RingId, shard: ShardId) -> Result<Option<ShardRecord>> {
         match self.state.shard_layers(shard).next() {
             Some(overlay) => Ok(overlay.record),
@@ -109,13 +111,13 @@ impl MergedIndex<'_> {
         }
     }
 
-    /// A shard as the index has it.
+    /// The record of a shard as the index has it.
     pub fn durable_shard(&self, ring: RingId, shard: ShardId) -> Result<Option<ShardRecord>> {
         let bytes = self.index.get(Key::shard(ring, shard).as_bytes())?;
         Ok(bytes.map(ShardRecord::from_bytes).transpose()?)
     }
 
-    /// The same, for a record that is about to change it.
+    /// As [`MergedIndex::durable_shard`], for a record that changes the shard: damage of the old record is no error.
     pub fn before(&self, ring: RingId, shard: ShardId) -> Result<Before> {
         match self.durable_shard(ring, shard) {
             Err(Error::Damaged { .. }) => Ok(Before::Unreadable),
@@ -123,7 +125,7 @@ impl MergedIndex<'_> {
         }
     }
 
-    /// All shards of a partition (one of `count`), of which the index has `durable`.
+    /// All shards of a partition, of `count` in the ring. `durable`: those that the index has.
     pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32, durable: Vec<ShardId>) -> Vec<ShardId> {
         let mut shards: BTreeMap<ShardId, bool> = durable.into_iter().map(|shard| (shard, true)).collect();
         for overlay in self.state.layers_oldest_first() {
@@ -136,7 +138,7 @@ impl MergedIndex<'_> {
         shards.into_iter().filter_map(|(shard, exists)| exists.then_some(shard)).collect()
     }
 
-    /// Checksums of a group as they are now.
+    /// The checksums of a group of 64 blocks.
     pub fn group(&self, ring: RingId, shard: ShardId, number: u16) -> Result<PartialGroup> {
         let mut group = PartialGroup::default();
         for overlay in self.state.shard_layers(shard) {
@@ -153,7 +155,7 @@ impl MergedIndex<'_> {
         Ok(group)
     }
 
-    /// Checksum and place of the blocks `first..end`.
+    /// Checksum and place of each of the blocks `first..end`.
     pub fn places(&self, ring: RingId, shard: ShardId, first: u32, end: u32) -> Result<Vec<(u32, BlockSource)>> {
         let mut places = Vec::with_capacity((end - first) as usize);
         let mut block = first;
@@ -178,11 +180,11 @@ impl MergedIndex<'_> {
     }
 }
 
-/// The shards of a partition as the index has them.
+/// The shards of a partition that the index has, of `count` in the ring.
 pub fn durable_shards(index: &dyn Index, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
     let mut shards = Vec::new();
     let (from, to) = Key::object_range(ring, partition, count);
-    // A record that is damaged is a shard too.
+    // A shard whose record is damaged is listed too.
     index.scan_all(from.as_bytes(), to.as_bytes(), &mut |key, _| {
         shards.extend(Key::from_bytes(Bytes::copy_from_slice(key)).as_shard());
         true
@@ -190,7 +192,10 @@ pub fn durable_shards(index: &dyn Index, ring: RingId, partition: PartitionNumbe
     Ok(shards)
 }
 
-/// Bytes of blocks from `first` on, each checked (data invariant 7).
+/// The bytes of consecutive blocks from `first` on, each checked (data invariant 7).
+///
+/// # Errors
+/// `Damaged`: a block does not match its checksum.
 pub fn read_places(home: &Home, shard: ShardId, first: u32, places: &[(u32, BlockSource)]) -> Result<BytesMut> {
     let mut buffer = BytesMut::zeroed(places.len() * BLOCK_BYTES);
     let mut at = 0;

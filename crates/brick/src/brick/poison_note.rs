@@ -1,21 +1,22 @@
-//! The note that a brick leaves when it stops itself, for the next opening.
+//! The file `stopped` that a brick leaves when it stops itself, for the next opening.
 //!
-//! After a failed fsync Linux drops what it could not write, and yet answers reads of it from the page cache, and the next
-//! fsync with success. So an opening after that trusts nothing that was not synced before, as after a power cut, and reads
-//! from the disk, not from the cache. (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020.)
+//! After a failed fsync Linux drops the pages that it could not write, answers reads of them from the page cache all
+//! the same, and reports success to the next fsync. So the opening that finds the file trusts nothing that was not
+//! synced before, as after a power cut, and reads from the disk instead of the page cache (Rebello et al., "Can
+//! Applications Recover from fsync Failures?", USENIX ATC 2020).
 
 use crate::disk::home::Home;
 use crate::journal::Geometry;
 use crate::storage::Storage;
 use hekate_proto::{Error, Result};
 
-/// In the brick's directory.
+/// Name of the file, in the brick's directory.
 pub const FILE: &str = "stopped";
 
-/// Bytes of the note that are read.
+/// Bytes of the file that are read: it is written for people.
 const NOTE_BYTES_MAX: usize = 4096;
 
-/// Leaves the note, as far as the disk still takes it.
+/// Writes the file, if the disk still takes it.
 pub fn leave(storage: &dyn Storage, why: &str) {
     let write = || -> std::io::Result<()> {
         let file = storage.open(FILE, true)?;
@@ -24,11 +25,11 @@ pub fn leave(storage: &dyn Storage, why: &str) {
         file.sync()?;
         storage.sync_directory("")
     };
-    // The disk has failed already; without the note the next opening is that of a killed process.
+    // The disk may have failed. Without the file the next opening is that of a killed process.
     let _ = write();
 }
 
-/// Why the brick stopped itself, if it did since its life was last settled.
+/// Why the brick stopped itself, if its incarnation has not been settled since.
 pub fn read(storage: &dyn Storage) -> Result<Option<String>> {
     let failed = |e| Error::io(format!("read {FILE}"), e);
     let file = match storage.open(FILE, false) {
@@ -40,7 +41,7 @@ pub fn read(storage: &dyn Storage) -> Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&note[..length]).into_owned()))
 }
 
-/// Makes reads of the journal, the index and the data files come from the disk.
+/// Drops the journal, the index and the data files from the page cache, so that reads come from the disk.
 pub fn distrust_cache(storage: &dyn Storage, geometry: Geometry) -> Result<()> {
     let forget = |path: &str| {
         let forgotten = storage.open(path, false).and_then(|file| file.forget_cached());
@@ -57,7 +58,7 @@ pub fn distrust_cache(storage: &dyn Storage, geometry: Geometry) -> Result<()> {
     Ok(())
 }
 
-/// What stopped the brick is settled.
+/// Removes the file: the brick's incarnation is settled.
 pub fn clear(storage: &dyn Storage) -> Result<()> {
     storage.remove(FILE).map_err(|e| Error::io(format!("remove {FILE}"), e))
 }

@@ -1,4 +1,5 @@
-//! Reads: what the overlays and the index say, and blocks from the journal or from home, each checked.
+//! Reads of entries, shard records and blocks. Blocks come from the journal's records in memory or from home, each
+//! checked.
 
 use super::Brick;
 use super::merged_index::{BlockSource, MergedIndex, durable_shards, read_places};
@@ -6,11 +7,11 @@ use crate::machine::LogPosition;
 use bytes::Bytes;
 use hekate_proto::*;
 
-/// How often all of a partition is looked through before writers have to wait for it.
+/// Scans of a partition's shards without the machine's lock, before one scan holds it and writers wait.
 const SCANS_MAX: usize = 3;
 
 impl Brick {
-    /// Reads under the machine's lock; nothing of a brick that stopped.
+    /// Calls `read` with the state and the index, under the machine's lock. `Poisoned` if the brick has stopped.
     pub(crate) fn view<T>(&self, read: impl FnOnce(&MergedIndex) -> Result<T>) -> Result<T> {
         self.guarded(|| {
             let machine = self.machine.read();
@@ -24,20 +25,20 @@ impl Brick {
         self.view(|view| view.get(key))
     }
 
-    /// At most `limit` entries of `from..to`, in order.
+    /// At most `limit` entries of `from..to`, in the order of their keys.
     pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Bytes)>> {
         self.view(|view| view.scan(from, to, limit))
     }
 
-    /// A shard as it is.
+    /// The record of a shard; `None`: it does not exist, or was dropped.
     pub fn shard(&self, ring: RingId, shard: ShardId) -> Result<Option<ShardRecord>> {
         self.view(|view| view.shard(ring, shard))
     }
 
-    /// All shards of a partition (one of `count`).
+    /// All shards of a partition, of `count` in the ring.
     pub fn shards(&self, ring: RingId, partition: PartitionNumber, count: u32) -> Result<Vec<ShardId>> {
-        // It may take long, so not under the machine's lock: unless checkpoints end again and again meanwhile, each of
-        // which moves shards from the overlay to the index.
+        // The scan may take long, so it does not hold the machine's lock. A checkpoint that ends meanwhile moves shards
+        // from the overlay to the index, and the scan is repeated.
         for _ in 0..SCANS_MAX {
             let applied = self.machine.read().applied();
             let durable = self.guarded(|| durable_shards(&*self.disk.index, ring, partition, count))?;
@@ -52,7 +53,10 @@ impl Brick {
         })
     }
 
-    /// At most `length` bytes of a shard from `offset`, each block checked; short at the shard's end.
+    /// At most `length` bytes of a shard from `offset` on, fewer at the shard's end. Each block is checked.
+    ///
+    /// # Errors
+    /// `Damaged`: a block does not match its checksum; it names the block.
     pub fn read_shard(&self, ring: RingId, shard: ShardId, offset: u32, length: u32) -> Result<Bytes> {
         let block = BLOCK_BYTES as u32;
         let found = self.view(|view| {
@@ -69,7 +73,7 @@ impl Brick {
         Ok(buffer.freeze().slice(from..from + (end - offset) as usize))
     }
 
-    /// Of the blocks `first..end`, which are holes: never written, or cut off or punched since.
+    /// For each of the blocks `first..end` whether it is a hole: never written, or cut off or punched since.
     pub fn holes(&self, ring: RingId, shard: ShardId, first: u32, end: u32) -> Result<Vec<bool>> {
         let places = self.view(|view| match view.shard(ring, shard)? {
             Some(_) => view.places(ring, shard, first, end),
@@ -78,7 +82,7 @@ impl Brick {
         Ok(places.into_iter().map(|(sum, _)| sum == 0).collect())
     }
 
-    /// A block, checked, also behind the shard's end; `None` for a hole.
+    /// A block, checked; it may lie behind the shard's end. `None`: it is a hole.
     pub fn read_block(&self, ring: RingId, shard: ShardId, block: u32) -> Result<Option<Bytes>> {
         let places = self.view(|view| view.places(ring, shard, block, block + 1))?;
         if matches!(places[..], [(0, _)]) {
@@ -87,30 +91,30 @@ impl Brick {
         Ok(Some(read_places(&self.disk.home, shard, block, &places)?.freeze()))
     }
 
-    /// Whether these bytes are what a block is to hold: by its checksum, whatever the block itself holds by now.
+    /// Whether these bytes match the checksum of a block, whatever the block's own bytes are.
     pub fn is_meant(&self, ring: RingId, shard: ShardId, block: u32, bytes: &[u8]) -> Result<bool> {
         let places = self.view(|view| view.places(ring, shard, block, block + 1))?;
         Ok(matches!(places[..], [(sum, _)] if sum != 0 && sum == crate::block_checksum(shard, block, bytes)))
     }
 
-    /// A block of a data file as it is, unchecked.
+    /// A block of a data file, not checked.
     pub fn read_home(&self, shard: ShardId, block: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; BLOCK_BYTES];
         self.disk.home.read(shard, block, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// So many blocks of it, with zeros for those that cannot be read.
+    /// `count` blocks of a data file, not checked; zeros for those that the disk cannot read.
     pub fn readable_home(&self, shard: ShardId, first: u32, count: usize) -> Result<Vec<u8>> {
         self.disk.home.readable(shard, first, count)
     }
 
-    /// Whether the shard was given up and a checkpoint has yet to remove it: it cannot be written.
+    /// Whether the shard was dropped and a checkpoint has yet to remove its file: it cannot be written.
     pub fn is_dropped(&self, shard: ShardId) -> bool {
         self.machine.read().state().is_dropped(shard)
     }
 
-    /// How far a partition's log has come here.
+    /// Epoch and sequence of the partition's last record.
     pub fn position(&self, ring: RingId, partition: PartitionNumber) -> LogPosition {
         self.machine.read().state().position(ring, partition)
     }

@@ -1,4 +1,4 @@
-//! What the journal still has: for replicas that lack it.
+//! Records that are still in the journal, for replicas that lack them.
 
 use crate::brick::Brick;
 use crate::entry::LogEntry;
@@ -8,19 +8,19 @@ use crate::journal::read::{Reader, if_readable};
 use hekate_proto::*;
 use std::ops::Range;
 
-/// Records of a partition after one.
+/// The records of a partition behind a given one.
 #[derive(Debug)]
 pub enum Since {
-    /// All that were made.
+    /// All of them, up to the partition's last record.
     All(Vec<LogEntry>),
-    /// The journal begins later.
+    /// The journal no longer has the first of them: its segment was freed.
     GivenBack,
-    /// What is here, file and offset, cannot be read, and hides some.
+    /// Some cannot be read: file and offset of the damage that hides them.
     Hidden(String),
 }
 
 impl Since {
-    /// So, if it has.
+    /// The records, if the journal has all of them.
     pub fn all(self) -> Option<Vec<LogEntry>> {
         match self {
             Self::All(records) => Some(records),
@@ -29,15 +29,19 @@ impl Since {
     }
 }
 
-/// A record with its end, or what cannot be read.
+/// A record and its end, or file and offset of damage.
 pub(crate) type Seen = std::result::Result<(Record, Lsn), String>;
 
 impl Brick {
-    /// The records of a partition after `after`; none of a log that it does not go on with.
+    /// The records of a partition behind `after`. Records of an earlier log of the partition, before a `BeginLog`, are
+    /// left out.
+    ///
+    /// # Errors
+    /// `Unavailable`: the journal's files cannot be opened. Damage is no error, but [`Since::Hidden`].
     pub fn records_since(&self, ring: RingId, partition: PartitionNumber, after: Sequence) -> Result<Since> {
         let last = self.position(ring, partition).sequence;
         let (mut records, mut earliest) = (Vec::<LogEntry>::new(), None);
-        // The last damage that was seen, and the last one before what is in `records`.
+        // The last damage that was seen, and the last one in front of what is in `records`.
         let (mut damaged, mut before) = (None, None);
         self.look_through(&mut |seen| {
             let record = match seen {
@@ -67,13 +71,14 @@ impl Brick {
         if after >= last || is_first && is_last {
             return Ok(Since::All(records));
         }
-        // What was there before anything was damaged says whether the journal ever went back so far.
+        // A record in front of all damage shows how far the journal goes back: if not to `after`, the records were
+        // freed.
         let place = if is_last { before } else { damaged };
         let place = place.filter(|_| earliest.is_none_or(|earliest| earliest <= after.0 + 1));
         Ok(place.map_or(Since::GivenBack, Since::Hidden))
     }
 
-    /// All records that the journal still has, in order, but for the part that a damaged or reused segment hides.
+    /// Calls `take` with each record that is still in the journal, in log order, except for those that damage hides.
     pub fn journaled(&self, take: &mut dyn FnMut(Record)) -> Result<()> {
         self.look_through(&mut |seen| {
             if let Ok((record, _)) = seen {
@@ -82,9 +87,10 @@ impl Brick {
         })
     }
 
-    /// All records of the journal. A sector that cannot be read is damage, and so is a segment that a power cut left between two uses
-    /// of its file, the header of one and records of the other. If another segment is free, what is appended after damage was seen
-    /// does not come behind that.
+    /// Calls `take` with each record of the journal and each place of damage. A sector that cannot be read is damage,
+    /// and so is a segment that a power cut left with the header of one use and records of another. After damage was
+    /// seen in the last segment, appends go on in the next one, if one is free: so that records behind the damage can
+    /// be read.
     pub(crate) fn look_through(&self, take: &mut dyn FnMut(Seen)) -> Result<()> {
         let (oldest, end, known) = {
             let machine = self.machine.read();
@@ -109,7 +115,8 @@ impl Brick {
         Ok(())
     }
 
-    /// Parts of files with records that recovery has no use for, as a checkpoint has covered them, and that other replicas may ask for.
+    /// Ranges of the journal's files with records that a checkpoint has covered and that other replicas may still need:
+    /// file, and offsets in it.
     pub fn kept_journal(&self) -> Vec<(String, Range<u64>)> {
         let (oldest, applied) = {
             let machine = self.machine.read();

@@ -1,4 +1,4 @@
-//! Room that a brick keeps for records, and what it counts on.
+//! Reservations of room for records, and the room that a brick has.
 
 use super::Brick;
 use crate::entry::LogEntry;
@@ -6,8 +6,11 @@ use crate::machine::{Amount, has_file};
 use hekate_proto::*;
 
 impl Brick {
-    /// Keeps room for a record, to be asked of every replica before any of them takes it. `grows`: it makes the store
-    /// grow, and is refused while deletes are not.
+    /// Reserves room for a record. A leader reserves it on every replica before any of them appends the record.
+    /// `grows`: the record makes the store grow; such records are refused earlier than deletes.
+    ///
+    /// # Errors
+    /// `NoSpace`: the text says what is short, bytes or inodes.
     pub fn reserve<'a>(&'a self, entry: &LogEntry, grows: bool) -> Result<Reservation<'a>> {
         let mut need = entry.need;
         let mut kept = self.machine.write().reserve(need, grows);
@@ -19,7 +22,7 @@ impl Brick {
         Ok(Reservation { brick: self, need })
     }
 
-    /// Data files that a record makes a brick have that has it not: those of shards that have none yet.
+    /// Data files that a checkpoint may have to make for a record: one for each shard that has none.
     pub fn files_to_make(&self, record: &Record) -> Result<u64> {
         let mut count = 0;
         for change in &record.changes {
@@ -39,12 +42,16 @@ impl Brick {
         self.machine.write().takes_now(entry)
     }
 
-    /// What records that make the store grow may take now.
+    /// Room that growing records may still take.
     pub fn room_left(&self) -> Amount {
         self.machine.read().room_left()
     }
 
-    /// Asks the file system how much room there is, and takes the reserve back if it was given up.
+    /// Reads the free room from the file system, after restoring what the reserve has released, unless a checkpoint
+    /// runs.
+    ///
+    /// # Errors
+    /// `Io`: the file system or the reserve's files cannot be read.
     pub fn refresh_room(&self) -> Result<()> {
         if let Some(_alone) = self.checkpointing.try_lock() {
             self.disk.reserve.restore()?;
@@ -54,19 +61,20 @@ impl Brick {
 
     fn measure_room(&self) -> Result<()> {
         let free = self.disk.reserve.free().map_err(|e| Error::io("statvfs of the brick", e))?;
-        self.machine.write().set_room(free, self.disk.reserve.has());
+        self.machine.write().set_room(free, self.disk.reserve.held());
         Ok(())
     }
 
-    /// Gives up some of the reserve for what other replicas have taken already. False: nothing is left of it.
+    /// Releases a part of the reserve for records that other replicas have appended already. False: nothing is left of
+    /// it.
     pub fn give_up_reserve(&self) -> Result<bool> {
-        let gave = self.disk.reserve.give_up_some()?;
+        let gave = self.disk.reserve.release_some()?;
         self.measure_room()?;
         Ok(gave)
     }
 }
 
-/// Room kept for a record, until this is dropped.
+/// Room reserved for a record, until this is dropped.
 pub struct Reservation<'a> {
     brick: &'a Brick,
     need: Amount,

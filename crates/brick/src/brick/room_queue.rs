@@ -1,25 +1,27 @@
-//! Members of partitions that have a record to take and no room for it, in the order in which it came.
+//! The queue for room: members of partitions that cannot append a record for want of room, in the order in which they
+//! began to wait.
+//!
+//! Without it a large record could wait for ever behind small ones.
 
 use crate::brick::Brick;
 use hekate_proto::*;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
-/// See the module.
 #[derive(Default)]
-pub(crate) struct Starving(Mutex<Queue>);
+pub(crate) struct RoomQueue(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<(RingId, PartitionNumber)>,
-    /// Who was first has gone since it was last asked.
+    /// The first member has left the queue since [`Brick::take_passed_turn`] was last called.
     turn_passed: bool,
 }
 
 impl Brick {
-    /// A member of the partition has, or has no longer, a record to take for which there is no room.
+    /// Enters a member of a partition into the queue (`starves`), or removes it.
     pub fn note_starving(&self, ring: RingId, partition: PartitionNumber, starves: bool) {
-        let mut queue = self.starving.0.lock();
+        let mut queue = self.room_queue.0.lock();
         let member = (ring, partition);
         if starves {
             return queue.waiting.push_back(member);
@@ -28,19 +30,19 @@ impl Brick {
         queue.waiting.retain(|waiting| *waiting != member);
     }
 
-    /// Whether any member waits for room. Leaders take nothing new before it has what others have: room that they took
-    /// first would let all journals fill with records that another brick has no room for, for ever.
+    /// Whether any member waits for room. Leaders append nothing new meanwhile: if their records took the room first,
+    /// all journals could fill with records that another brick has no room for.
     pub fn has_starving(&self) -> bool {
-        !self.starving.0.lock().waiting.is_empty()
+        !self.room_queue.0.lock().waiting.is_empty()
     }
 
-    /// Whether it is a member's turn to take: small records must not always come before great ones.
+    /// Whether no other member is in front of this one: a small record does not overtake a large one.
     pub fn is_next(&self, ring: RingId, partition: PartitionNumber) -> bool {
-        self.starving.0.lock().waiting.front().is_none_or(|next| *next == (ring, partition))
+        self.room_queue.0.lock().waiting.front().is_none_or(|next| *next == (ring, partition))
     }
 
-    /// Whether who comes next, or leaders, should be told since this was last asked: what they wait for may be there already.
+    /// Whether the first member has left since the last call: the next one, or the leaders, may find room now.
     pub fn take_passed_turn(&self) -> bool {
-        std::mem::take(&mut self.starving.0.lock().turn_passed)
+        std::mem::take(&mut self.room_queue.0.lock().turn_passed)
     }
 }

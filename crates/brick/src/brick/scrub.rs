@@ -1,8 +1,9 @@
-//! Scrubbing: everything that rests is read and checked, a piece at a time, while the brick is used.
+//! Scrubbing: all that rests on the disk is read and checked in small steps, while the brick is in use.
 //!
-//! A pass goes through the index, each shard where its record comes, and then through the data files: those that no
-//! record knows (a crash between the index's commit and a file's removal leaves such) are removed. What it finds is told;
-//! mending it from another replica is the server's.
+//! A pass goes through the index in key order, and through each shard's blocks when it reaches the shard's record; then
+//! through the directories of data files. A data file that no record knows is removed: a crash between the commit of
+//! the index and the removal of a file leaves one. A pass reports what it finds; the server repairs it from another
+//! replica.
 
 use crate::brick::Brick;
 use crate::brick::merged_index::{BlockSource, MergedIndex};
@@ -11,7 +12,7 @@ use crate::disk::home::Home;
 use bytes::Bytes;
 use hekate_proto::*;
 
-/// Where a pass is, and of which volume it is if not of all.
+/// Where a pass is, and the volume that it is limited to, if it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScrubCursor(Stage, Option<VolumeId>);
 
@@ -21,36 +22,32 @@ enum Stage {
     Index(Key),
     /// Blocks from this one on of the shard with this key.
     Shard(Key, u32),
-    /// Data files of this directory and those behind it.
+    /// Directories of data files, from this number on.
     Files(u32),
     Done,
 }
 
-/// What a step found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// A block does not match its checksum, or cannot be read.
     Block { ring: RingId, shard: ShardId, block: u32 },
     /// An entry of the index does not match its seal.
     Entry { key: Key },
-    /// A data file that nothing knows; it was removed.
+    /// A data file that no record knew; it has been removed.
     Stray { path: String },
 }
 
-/// What a step did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScrubStep {
-    /// Bytes that were read and checked.
     pub bytes: u64,
-    /// What was wrong.
     pub findings: Vec<Finding>,
 }
 
-/// Entries of a step.
+/// Entries that a step visits at most.
 const ENTRIES: usize = 1024;
-/// Blocks of a step: 1 MiB.
+/// Blocks that a step reads at most: 1 MiB.
 const BLOCKS: u32 = 256;
-/// How often a block is looked at again that changes while it is read.
+/// Reads of a block that is changed while it is read, before the pass goes on without it.
 const TRIES: usize = 8;
 
 impl Default for ScrubCursor {
@@ -60,17 +57,16 @@ impl Default for ScrubCursor {
 }
 
 impl ScrubCursor {
-    /// A pass over what is of this volume; data files that nothing knows are no volume's.
+    /// A pass over one volume. It leaves out the directories of data files: a stray file belongs to no volume.
     pub fn of_volume(volume: VolumeId) -> Self {
         Self(Stage::Index(Key::from_bytes(Bytes::new())), Some(volume))
     }
 
-    /// Whether the pass is over.
     pub fn is_done(&self) -> bool {
         self.0 == Stage::Done
     }
 
-    /// The key that the pass is at; none once it has gone through all entries.
+    /// The key that the pass has reached; `None` once it has visited all entries.
     pub fn key(&self) -> Option<&Key> {
         match &self.0 {
             Stage::Index(key) | Stage::Shard(key, _) => Some(key),
@@ -80,7 +76,11 @@ impl ScrubCursor {
 }
 
 impl Brick {
-    /// Checks the next piece: at most a thousand entries, a MiB of a shard, or one directory of data files.
+    /// Does the next step: checks at most 1,024 entries, 1 MiB of a shard, or the names in one directory of data files.
+    ///
+    /// # Errors
+    /// `Io`: a directory cannot be listed. `Poisoned`: also when keys of the index are out of order, so that any entry
+    /// may be missing.
     pub fn scrub(&self, cursor: &mut ScrubCursor) -> Result<ScrubStep> {
         let mut step = ScrubStep::default();
         cursor.0 = match std::mem::replace(&mut cursor.0, Stage::Done) {
@@ -128,7 +128,8 @@ impl Brick {
         Ok(next)
     }
 
-    /// If a key is damaged that the library looks for others by, any entry may be missing: the brick stops.
+    /// Checks that lookups find every entry that the scan found. If the order of keys is damaged, any entry may be
+    /// missing: the brick stops.
     fn finds_all(&self, from: &Key, to: &Key) -> Result<()> {
         let lost = self.guarded(|| self.disk.index.lost(from.as_bytes(), to.as_bytes()))?;
         let lost = lost.map(Key::from_bytes).or_else(|| (to <= from).then(|| to.clone()));
@@ -137,7 +138,7 @@ impl Brick {
         Err(self.poison(&Error::Damaged { what: format!("the order of keys {at}; it is to be replaced") }))
     }
 
-    /// Entries of a range that cannot be read now: what the index has of them is damaged, and nothing newer hides it.
+    /// Entries of a range whose value in the index is damaged, and that no newer change in the overlay replaces.
     pub fn damaged_entries(&self, from: &Key, to: &Key) -> Result<Vec<Key>> {
         let mut found = Vec::new();
         let mut visit = |key: &[u8], value: Result<Bytes>| {
@@ -161,10 +162,10 @@ impl Brick {
         let next = Stage::Index(key.successor());
         let (Some(shard), Some(place)) = (key.as_shard(), key.prefix()) else { return Ok(next) };
         let ring = place.ring;
-        // Up to what was ever written: behind the shard's end there may be blocks too.
+        // Blocks behind the shard's end may be at home too.
         let home_blocks = match self.shard(ring, shard) {
             Ok(record) => record.map_or(0, |record| record.home_blocks),
-            // The entry itself is a finding already.
+            // The damaged entry is a finding of `scrub_entries`.
             Err(Error::Damaged { .. }) => 0,
             Err(error) => return Err(error),
         };
@@ -178,7 +179,7 @@ impl Brick {
         Ok(if end < home_blocks { Stage::Shard(key, end) } else { next })
     }
 
-    /// Whether a block matches its checksum; one that changes while it is read is looked at again.
+    /// Whether a block at home matches its checksum. A block whose place or checksum changes meanwhile is read again.
     fn block_is_right(&self, ring: RingId, shard: ShardId, block: u32) -> Result<bool> {
         let place = || self.view(|view| Ok(view.places(ring, shard, block, block + 1)?.pop()));
         let mut now = match place() {
@@ -231,10 +232,10 @@ impl Brick {
         })
     }
 
-    /// Unless somebody has begun to write the shard.
+    /// Removes a stray file, unless a write of the shard has begun. -> whether it was removed.
     fn remove_stray(&self, shard: ShardId) -> Result<bool> {
         let Some((id, io)) = self.machine.write().remove_stray(shard)? else { return Ok(false) };
-        // A checkpoint may have made it known since it was looked for; from now on nobody can.
+        // A checkpoint may have committed the shard's record after it was looked up; writes are refused from now on.
         let removed = match self.is_known(shard) {
             Ok(false) => self.perform(id, &io, &[]).map(|()| true),
             known => {
@@ -330,7 +331,7 @@ mod tests {
         let brick = open_on(storage.clone(), &identity_with(SEGMENT), false).0;
         let key = Key::shard(RING, shard(1));
         assert_eq!(pass(&brick).1, [Finding::Entry { key: key.clone() }]);
-        // Who compares finds that it differs from what any other brick has.
+        // A comparison finds that the entry differs from that on every other brick.
         let (from, to) = Key::object_range(RING, PartitionNumber(0), 1);
         assert_eq!(brick.damaged_entries(&from, &to).unwrap(), [key]);
         brick.entry_hashes(&from, &to, 100).unwrap();
@@ -338,7 +339,7 @@ mod tests {
         let stamps: Vec<bool> = found.iter().map(|(_, record)| record.stamp.session == SessionId(1)).collect();
         assert_eq!(stamps.iter().filter(|is_read| **is_read).count(), 2, "{found:?}");
         assert_eq!(found.len(), 3);
-        // Written anew it is right.
+        // A write of the shard replaces the damaged record.
         write(&brick, 1, 0, 1);
         assert_eq!(brick.damaged_entries(&from, &to).unwrap(), []);
     }

@@ -1,4 +1,5 @@
-//! Syncs: of the journal, shared by all threads that wait for one, and of data files, each followed by a mark.
+//! Syncs of the journal, which the threads that wait for one share, and of data files, each followed by a mark in the
+//! journal.
 
 use super::{Brick, ROOM_PAUSE};
 use crate::journal::Lsn;
@@ -6,10 +7,14 @@ use crate::machine::Append;
 use hekate_proto::*;
 
 impl Brick {
-    /// Returns once everything before `upto` is on stable storage.
+    /// Returns once the log before `upto` is on stable storage.
+    ///
+    /// # Errors
+    /// `Poisoned`: the sync failed, now or earlier. A failed sync is never tried again, and nothing more is
+    /// acknowledged.
     pub fn sync(&self, upto: Lsn) -> Result<()> {
         if self.machine.read().written() < upto {
-            // Another thread is writing it.
+            // Another thread holds the writer lock and is writing the record.
             drop(self.writer.lock());
         }
         self.group.wait(upto, || self.guarded(|| self.sync_written()))
@@ -23,9 +28,13 @@ impl Brick {
         Ok(self.machine.read().stable())
     }
 
-    /// Puts the data files of these shards on stable storage, as far as they have bytes that no sync has covered.
-    /// -> the position to [`Brick::sync`] to. Waits while the process has no file descriptor for them: replicas take an
-    /// error for the end of the brick.
+    /// Puts the data files of these shards on stable storage, if they have bytes that no sync has covered, and appends
+    /// a mark that says so. -> the position to [`Brick::sync`] to. Waits while no file descriptor is free, since a
+    /// replica treats an error as the end of the brick; waits while the journal is full; and after a power cut until a
+    /// checkpoint has covered recovery.
+    ///
+    /// # Errors
+    /// `Poisoned`: a sync failed, or the brick has stopped.
     pub fn sync_shards(&self, shards: &[ShardId]) -> Result<Lsn> {
         self.guarded(|| {
             self.wait_for_recovery(shards)?;
@@ -49,13 +58,14 @@ impl Brick {
 
     fn sync_homes(&self, shards: &[ShardId]) -> Result<()> {
         let io = self.machine.write().sync_shards(shards)?;
-        // All of them: the machine waits for each to end.
+        // Each IO is done, also after one that failed: the machine expects the outcome of all.
         let synced: Vec<Result<()>> = io.into_iter().map(|(id, io)| self.perform(id, &io, &[])).collect();
         synced.into_iter().collect()
     }
 
-    /// After a power cut no data file is synced before a checkpoint has covered what recovery found: a mark would cover
-    /// what the power cut took as well. That checkpoint may be stalled for want of room.
+    /// After a power cut no data file is synced before a checkpoint has covered what recovery found: the mark would
+    /// also cover the blocks that the power cut took, and the next recovery would take them for damage. That checkpoint
+    /// may be stalled for want of room.
     fn wait_for_recovery(&self, shards: &[ShardId]) -> Result<()> {
         while !self.may_sync(shards)? {
             std::thread::sleep(ROOM_PAUSE);
@@ -63,14 +73,14 @@ impl Brick {
         Ok(())
     }
 
-    /// Whether [`Brick::sync_shards`] would not wait for a checkpoint that is to cover recovery.
+    /// Whether [`Brick::sync_shards`] would not have to wait for the checkpoint that covers recovery.
     pub fn may_sync(&self, shards: &[ShardId]) -> Result<bool> {
         let machine = self.machine.read();
         machine.check_alive()?;
         Ok(machine.has_covered_recovery() || !shards.iter().any(|shard| machine.state().unsynced(*shard).is_some()))
     }
 
-    /// Whether [`Brick::sync_shards`] would not wait for room in the journal.
+    /// Whether [`Brick::sync_shards`] would not have to wait for room in the journal.
     pub fn takes_mark(&self) -> bool {
         self.machine.write().takes_mark()
     }

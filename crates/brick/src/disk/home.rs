@@ -1,4 +1,4 @@
-//! Data files: one plain file for each shard. `docs/format/data.md` is the document.
+//! Data files, where blocks are home: one file for each shard. `docs/format/data.md` describes them.
 
 use crate::storage::{Storage, StorageFile, is_damage, is_no_descriptor, is_no_room, patiently};
 use hekate_proto::{BLOCK_BYTES, DataId, Error, Result, ShardId, VolumeId};
@@ -6,9 +6,9 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Open data files kept; a process has 1,024 descriptors unless told otherwise.
+/// Data files kept open; a process has 1,024 descriptors by default.
 const OPEN_FILES_MAX: usize = 256;
-/// The path of a shard's data file in its brick.
+/// The path of a shard's data file, relative to the brick's directory.
 pub fn data_file_path(shard: ShardId) -> String {
     Home::path(shard)
 }
@@ -23,22 +23,22 @@ pub struct Home {
 struct OpenFiles {
     files: HashMap<ShardId, (Arc<dyn StorageFile>, u64)>,
     clock: u64,
-    /// Files that this process has made, by directory.
+    /// Number of files that this process has made, by directory.
     made: HashMap<u32, u64>,
-    /// How many of them had been made when the directory was last synced. None: an earlier process may have died before
-    /// it did.
+    /// Value of `made` when the directory was last synced. Missing: not yet by this process, and an earlier one may
+    /// have died before it synced the directory.
     named: HashMap<u32, u64>,
 }
 
 impl Home {
-    /// Directories that data files are spread over.
+    /// Number of directories that data files are spread over.
     pub const DIRECTORIES: u32 = 256;
 
     pub fn new(storage: Arc<dyn Storage>) -> Self {
         Self { storage, open: Mutex::default() }
     }
 
-    /// Makes the directories of a new brick.
+    /// Makes the directories of data files of a new brick.
     pub fn create(storage: &dyn Storage) -> Result<()> {
         let failed = |e| Error::io("make the data directories", e);
         for number in 0..Self::DIRECTORIES {
@@ -51,12 +51,12 @@ impl Home {
         shard.position().0 % Self::DIRECTORIES
     }
 
-    /// The path of a directory of data files.
+    /// The path of a directory of data files, relative to the brick's directory.
     pub fn directory_of(number: u32) -> String {
         format!("data/{number:02x}")
     }
 
-    /// The shard whose data file has this name; `None`: it is not one of ours.
+    /// The shard whose data file has this name; `None` if no data file has such a name.
     pub fn shard_of(name: &str) -> Option<ShardId> {
         let mut parts = name.split('-');
         let (volume, data, index) = (parts.next()?, parts.next()?, parts.next()?);
@@ -68,13 +68,14 @@ impl Home {
         Self::path(shard).ends_with(&format!("/{name}")).then_some(shard)
     }
 
-    /// The path of a shard's data file in its brick.
+    /// The path of a shard's data file, relative to the brick's directory.
     pub fn path(shard: ShardId) -> String {
         let directory = Self::directory_of(Self::directory_number(shard));
         format!("{directory}/{:08x}-{:032x}-{:08x}", shard.volume.0, shard.data.0, shard.index)
     }
 
-    /// The open data file. For want of a file descriptor all others are closed, and the open is tried again for a while.
+    /// The open data file. For want of a file descriptor all others are closed, and the open is tried again for a
+    /// while.
     fn file(&self, shard: ShardId, create: bool) -> std::io::Result<Arc<dyn StorageFile>> {
         patiently(|| self.open_file(shard, create), || self.open.lock().files.clear())
     }
@@ -95,7 +96,7 @@ impl Home {
             other => other?,
         };
         if open.files.len() >= OPEN_FILES_MAX {
-            // The older half goes at once, so that finding it costs little on average.
+            // The half that was used longest ago is closed at once, so that finding it costs little on average.
             let mut uses: Vec<u64> = open.files.values().map(|(_, used)| *used).collect();
             let (_, middle, _) = uses.select_nth_unstable(OPEN_FILES_MAX / 2);
             let middle = *middle;
@@ -105,13 +106,14 @@ impl Home {
         Ok(file)
     }
 
-    /// Writes whole blocks.
+    /// Writes whole blocks from `first_block` on, and makes the file if it is missing.
     pub fn write(&self, shard: ShardId, first_block: u32, bytes: &[&[u8]]) -> Result<()> {
         let offset = u64::from(first_block) * BLOCK_BYTES as u64;
         self.file(shard, true).and_then(|file| file.write_at(bytes, offset)).map_err(|e| failed("write", shard, e))
     }
 
-    /// Reads whole blocks into `buffer`; what the file does not have is left as it is.
+    /// Reads whole blocks into `buffer`. Bytes behind the end of the file, or of a file that is missing, are left as
+    /// they are.
     pub fn read(&self, shard: ShardId, first_block: u32, buffer: &mut [u8]) -> Result<()> {
         self.try_read(shard, first_block, buffer).map_err(|e| failed("read", shard, e))
     }
@@ -120,13 +122,13 @@ impl Home {
         let offset = u64::from(first_block) * BLOCK_BYTES as u64;
         match self.file(shard, false) {
             Ok(file) => file.read_at(buffer, offset).map(|_| ()),
-            // The checksums tell whether something was to be there.
+            // Checksums show whether blocks are missing.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// So many blocks as they are, unchecked, with zeros for those that are damaged in a way that the disk knows of: checksums tell.
+    /// `count` blocks, not checked; zeros for those that the disk cannot read (EIO).
     pub fn readable(&self, shard: ShardId, first_block: u32, count: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count * BLOCK_BYTES];
         let read = self.try_read(shard, first_block, &mut bytes);
@@ -143,9 +145,13 @@ impl Home {
     }
 
     /// Puts the file's bytes and its name on stable storage.
+    ///
+    /// # Errors
+    /// `Unavailable`: no file descriptor is free, and nothing was synced; the caller may try again. `Poisoned`: the
+    /// sync failed.
     pub fn sync(&self, shard: ShardId) -> Result<()> {
         let file = match self.file(shard, false) {
-            // A power cut may have taken the file with its only blocks; whether any is missed, checksums tell.
+            // A power cut may have taken the file with its only blocks. Checksums show whether blocks are missing.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) if is_no_descriptor(&error) => return Err(failed("open", shard, error)),
             file => file,
@@ -158,7 +164,8 @@ impl Home {
         })
     }
 
-    /// Returns once the file's name is on stable storage, whoever made it and whoever syncs it at the same time.
+    /// Returns once the file's name is on stable storage, whichever thread made the file, and whichever syncs the
+    /// directory meanwhile.
     fn sync_name(&self, shard: ShardId) -> std::io::Result<()> {
         let number = Self::directory_number(shard);
         let made = {
@@ -169,24 +176,24 @@ impl Home {
             }
             made
         };
-        // No sync is tried again here: only the open before it can want a file descriptor.
+        // A failed sync is not repeated here: only the open of the directory can want a file descriptor.
         patiently(|| self.storage.sync_directory(&Self::directory_of(number)), || self.open.lock().files.clear())?;
-        // A file that was made during the sync may not be covered.
+        // The sync may not cover a file that was made while it ran.
         let mut open = self.open.lock();
         let named = open.named.entry(number).or_default();
         *named = (*named).max(made);
         Ok(())
     }
 
-    /// Gives so many blocks from `first` on their space, without bytes.
+    /// Allocates space for `count` blocks from `first` on, without bytes.
     pub fn allocate(&self, shard: ShardId, first: u32, count: u32) -> Result<()> {
         let (offset, length) = (u64::from(first) * BLOCK_BYTES as u64, u64::from(count) * BLOCK_BYTES as u64);
         self.file(shard, true)
             .and_then(|file| file.allocate(offset, length))
-            .map_err(|e| failed("make room in", shard, e))
+            .map_err(|e| failed("allocate space in", shard, e))
     }
 
-    /// Gives back the space of the blocks `from..to`.
+    /// Frees the space of the blocks `from..to`. They read as zeros.
     pub fn punch(&self, shard: ShardId, from: u32, to: u32) -> Result<()> {
         let block = BLOCK_BYTES as u64;
         let punch = |file: Arc<dyn StorageFile>| file.punch(u64::from(from) * block, u64::from(to - from) * block);
@@ -216,7 +223,7 @@ fn failed(doing: &str, shard: ShardId, error: std::io::Error) -> Error {
     Error::io(format!("{doing} {}", Home::path(shard)), error)
 }
 
-/// The error for a file that could not be opened because the process, or the machine, has too many open.
+/// The error for a file that could not be opened because the process, or the system, has too many open.
 pub(crate) fn no_descriptor(error: &std::io::Error) -> Error {
     let fix = "give the server more of them (`LimitNOFILE=` in its unit, `ulimit -n`; /proc/sys/fs/file-max)";
     Error::Unavailable { what: format!("no file descriptor is free ({error}); {fix}") }

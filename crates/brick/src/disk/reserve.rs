@@ -1,8 +1,8 @@
-//! The reserve: a file of bytes that are really allocated, and empty files, which are only there to be given up.
+//! The reserve: a file whose bytes are allocated, and empty files, which exist only to be released.
 //!
-//! When the file system is nearly full, a checkpoint gives them up before it writes, so that it never fails for want of
-//! room, and takes them back afterwards. `machine::Room` promises no more than that. The bytes are worth nothing on a
-//! file system that compresses or does not allocate zeros, the files on one that does not count them
+//! When the file system is nearly full, a checkpoint releases them before it writes, so that it does not fail for want
+//! of room, and restores them afterwards. `machine::Room` promises no more than that. On a file system that compresses
+//! or does not allocate zeros the bytes are worth nothing, and on one that does not count files the empty files
 //! (`docs/format/brick.md`).
 
 use crate::journal::write_zeros;
@@ -17,33 +17,33 @@ const FILE: &str = "reserve";
 const OPENING_FILE: &str = "reserve.opening";
 const SPARE_DIRECTORY: &str = "spare";
 
-/// An opening writes a few pages of the index. What it may need for them rests in a file of its own, which checkpoints
-/// leave alone.
+/// An opening commits a few pages of the index. The bytes for them are in a file of its own, which no checkpoint
+/// releases.
 const OPENING_BYTES_MAX: u64 = 128 << 10;
 
-/// Bytes of the reserve for which it has one spare file: a checkpoint of so many bytes seldom makes more.
+/// Bytes of the reserve for each spare file: a checkpoint of so many bytes seldom makes more than one data file.
 const BYTES_PER_SPARE_FILE: u64 = 128 << 10;
 
-/// The share of a file system's inodes that spare files may take.
+/// Spare files take at most one inode in so many of the file system.
 const SPARE_SHARE: u64 = 8;
 
-/// Spare files that are given up at a time: another user of the file system may take them first.
+/// Spare files that are released at a time: another user of the file system may take the inodes first.
 const SPARE_AT_ONCE: u64 = 32;
 
-/// The bytes and the files of a brick that are kept to be given up.
+/// The reserve of a brick.
 pub struct Reserve {
     storage: Arc<dyn Storage>,
-    wanted: Amount,
-    /// Bytes and files that are there; they can be read while the file is written.
+    full: Amount,
+    /// What the reserve holds now. Atomic, so that reading it does not wait for a write of the file.
     bytes: AtomicU64,
     files: AtomicU64,
-    /// The file system has refused bytes that it says are free: a quota that statvfs(3) does not know.
+    /// The file system has refused bytes that statvfs(3) reports as free: a quota that statvfs does not know.
     limited: AtomicBool,
     writing: Mutex<()>,
 }
 
 impl Reserve {
-    /// Makes the file of a new brick.
+    /// Makes the reserve's files of a new brick.
     pub fn create(storage: &dyn Storage, bytes: u64) -> Result<()> {
         let make = |path, bytes| {
             let file = storage.open(path, true)?;
@@ -53,114 +53,117 @@ impl Reserve {
         made.map_err(|e| Error::io("make the reserve", e))
     }
 
-    /// Of a brick that is opened; [`Reserve::restore`] finds out what there is.
+    /// The reserve of a brick that is being opened, counted as empty until [`Reserve::restore`] has looked at its
+    /// files.
     pub fn new(storage: Arc<dyn Storage>, bytes: u64) -> Self {
-        let wanted = Amount { bytes, files: bytes / BYTES_PER_SPARE_FILE };
+        let full = Amount { bytes, files: bytes / BYTES_PER_SPARE_FILE };
         let (bytes, files, limited) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-        Self { storage, wanted, bytes, files, limited, writing: Mutex::new(()) }
+        Self { storage, full, bytes, files, limited, writing: Mutex::new(()) }
     }
 
-    /// What can be given up.
-    pub fn has(&self) -> Amount {
+    /// What the reserve holds.
+    pub fn held(&self) -> Amount {
         Amount { bytes: self.bytes.load(Ordering::Relaxed), files: self.files.load(Ordering::Relaxed) }
     }
 
-    /// What the brick may count on beside the reserve: nothing, while the file system refuses what it says is free.
+    /// What the file system has free beside the reserve: no bytes, while it refuses bytes that it reports as free.
     pub fn free(&self) -> std::io::Result<Amount> {
         let space = self.storage.space()?;
         let bytes = if self.limited.load(Ordering::Relaxed) { 0 } else { space.available };
         Ok(Amount { bytes, files: space.files_available })
     }
 
-    /// Gives the bytes to a checkpoint.
-    pub fn give_up_bytes(&self) -> Result<()> {
+    /// Releases the bytes.
+    pub fn release_bytes(&self) -> Result<()> {
         let _alone = self.writing.lock();
         let cut = || self.storage.open(FILE, true)?.set_length(0);
-        // A file system that copies on write may want room for that too (btrfs with a quota), and less for a removal. A
-        // removal needs no file descriptor either.
+        // A file system that copies on write may need room for the truncation too (btrfs with a quota), and less for a
+        // removal. A removal needs no file descriptor either.
         let outcome = match cut() {
-            Err(error) if is_wanting(&error) => self.storage.remove(FILE),
+            Err(error) if is_shortage(&error) => self.storage.remove(FILE),
             outcome => outcome,
         };
         match outcome {
-            Err(error) if !is_no_room(&error) => return Err(Error::io("give up the reserve", error)),
+            Err(error) if !is_no_room(&error) => return Err(Error::io("release the reserve", error)),
             _ => self.bytes.store(0, Ordering::Relaxed),
         }
         Ok(())
     }
 
-    /// Gives up what a write lacked: some files if the file system has none, else the bytes, else files. False: nothing
-    /// was left.
-    pub fn give_up_some(&self) -> Result<bool> {
+    /// Releases what a write lacked: some files if the file system has no inodes, else the bytes, else files. False:
+    /// nothing was left.
+    pub fn release_some(&self) -> Result<bool> {
         let space = self.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
-        let has = self.has();
+        let has = self.held();
         if has.bytes > 0 && (space.files_available > 0 || has.files == 0) {
-            self.give_up_bytes()?;
+            self.release_bytes()?;
             return Ok(true);
         }
         let _alone = self.writing.lock();
         let files = self.files.load(Ordering::Relaxed);
         for number in files.saturating_sub(SPARE_AT_ONCE)..files {
-            self.storage.remove(&spare(number)).map_err(|e| Error::io("give up a spare file", e))?;
+            self.storage.remove(&spare(number)).map_err(|e| Error::io("release a spare file", e))?;
         }
         self.files.store(files.saturating_sub(SPARE_AT_ONCE), Ordering::Relaxed);
         Ok(files > 0)
     }
 
-    /// Gives all of it up to an opening, which does not know yet how much it is.
-    pub fn give_up_all(&self) -> Result<()> {
-        self.give_up_bytes()?;
+    /// Releases everything, for an opening, which does not know yet what the reserve holds.
+    pub fn release_all(&self) -> Result<()> {
+        self.release_bytes()?;
         let cut = self.storage.open(OPENING_FILE, true).and_then(|file| file.set_length(0));
-        cut.or_else(|e| if is_wanting(&e) { Ok(()) } else { Err(e) })
-            .map_err(|e| Error::io("give up the reserve", e))?;
+        cut.or_else(|e| if is_shortage(&e) { Ok(()) } else { Err(e) })
+            .map_err(|e| Error::io("release the reserve", e))?;
         let _alone = self.writing.lock();
         for name in self.storage.list(SPARE_DIRECTORY).unwrap_or_default() {
             let removed = self.storage.remove(&format!("{SPARE_DIRECTORY}/{name}"));
-            removed.map_err(|e| Error::io("give up a spare file", e))?;
+            removed.map_err(|e| Error::io("release a spare file", e))?;
         }
         self.files.store(0, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Takes back what the file system has twice. Best effort: what it gets counts.
+    /// Restores the reserve as far as the file system has twice of what is missing. What it cannot restore is no error.
+    ///
+    /// # Errors
+    /// `Io`: the reserve's files cannot be opened or measured for another reason than want of room.
     pub fn restore(&self) -> Result<()> {
         let _alone = self.writing.lock();
-        let (has, failed) = (self.has(), |e| Error::io("restore the reserve", e));
-        if has == self.wanted {
+        let (has, failed) = (self.held(), |e| Error::io("restore the reserve", e));
+        if has == self.full {
             return Ok(());
         }
         let space = self.storage.space().map_err(failed)?;
         self.restore_opening(space.available).map_err(failed)?;
-        if has.bytes < self.wanted.bytes {
+        if has.bytes < self.full.bytes {
             let file = match self.storage.open(FILE, true) {
-                Err(error) if is_wanting(&error) => return Ok(()),
+                Err(error) if is_shortage(&error) => return Ok(()),
                 opened => opened.map_err(failed)?,
             };
-            let has = file.length().map_err(failed)?.min(self.wanted.bytes);
-            let missing = self.wanted.bytes - has;
+            let has = file.length().map_err(failed)?.min(self.full.bytes);
+            let missing = self.full.bytes - has;
             let has_room = space.available / 2 >= missing;
-            let restored = missing == 0 || has_room && write_zeros(&*file, has, self.wanted.bytes).is_ok();
+            let restored = missing == 0 || has_room && write_zeros(&*file, has, self.full.bytes).is_ok();
             self.limited.store(has_room && !restored, Ordering::Relaxed);
-            let bytes =
-                if restored { self.wanted.bytes } else { file.length().map_err(failed)?.min(self.wanted.bytes) };
+            let bytes = if restored { self.full.bytes } else { file.length().map_err(failed)?.min(self.full.bytes) };
             self.bytes.store(bytes, Ordering::Relaxed);
         }
-        if has.files < self.wanted.files && space.files > 0 {
-            let wanted = self.wanted.files.min(space.files / SPARE_SHARE);
+        if has.files < self.full.files && space.files > 0 {
+            let wanted = self.full.files.min(space.files / SPARE_SHARE);
             self.restore_files(has.files..wanted, space.files_available / 2).map_err(failed)?;
         }
         Ok(())
     }
 
     fn restore_opening(&self, available: u64) -> std::io::Result<()> {
-        let wanted = opening_bytes(self.wanted.bytes);
+        let wanted = opening_bytes(self.full.bytes);
         let file = match self.storage.open(OPENING_FILE, true) {
-            Err(error) if is_wanting(&error) => return Ok(()),
+            Err(error) if is_shortage(&error) => return Ok(()),
             opened => opened?,
         };
         let has = file.length()?.min(wanted);
         if has < wanted && available / 2 >= wanted - has {
-            // What it gets counts.
+            // The next call continues from the length that the file has then.
             let _ = write_zeros(&*file, has, wanted);
         }
         Ok(())
@@ -171,7 +174,7 @@ impl Reserve {
             return Ok(());
         }
         match self.storage.create_directory(SPARE_DIRECTORY) {
-            Err(error) if is_wanting(&error) => return Ok(()),
+            Err(error) if is_shortage(&error) => return Ok(()),
             made => made?,
         }
         let mut made = 0;
@@ -182,7 +185,7 @@ impl Reserve {
                 break;
             }
             match self.storage.open(&path, true) {
-                Err(error) if is_wanting(&error) => break,
+                Err(error) if is_shortage(&error) => break,
                 opened => drop(opened?),
             }
             made += u64::from(!is_there);
@@ -196,8 +199,8 @@ fn opening_bytes(reserve_bytes: u64) -> u64 {
     reserve_bytes.min(OPENING_BYTES_MAX)
 }
 
-/// Whether the file system has no room for it, or the process no file descriptor.
-fn is_wanting(error: &std::io::Error) -> bool {
+/// Whether a call failed for want of room or of a file descriptor.
+fn is_shortage(error: &std::io::Error) -> bool {
     is_no_room(error) || is_no_descriptor(error)
 }
 

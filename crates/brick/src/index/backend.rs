@@ -1,9 +1,9 @@
-//! redb's storage on ours, and a sum of each block: no page reaches redb but as it was written.
+//! The storage below redb, with a sum for each block: redb reads no block but as it was written.
 //!
-//! redb never writes over a block that its last durable commit refers to, so neither does its sum change before the
-//! next one. What no commit refers to may differ from its sum after a power cut; redb does not read it. The exception is
-//! the header, which is written in place: it is less than a sector, and rests as a pair with its check.
-//! `docs/adr/0025-index-pages.md` has the cases.
+//! redb never writes over a block that its last durable commit refers to, so the sum of such a block does not change
+//! before the next commit. A block that no commit refers to may differ from its sum after a power cut, and redb does
+//! not read it. The exception is redb's header, which is written in place: it is shorter than a sector, and is stored
+//! twice, each with a check. `docs/adr/0025-index-pages.md` has the cases.
 
 use super::sums::{self, BLOCK_BYTES, CHECKED_BYTES, PAIR_BYTES, Pair, PairState, Sums};
 use crate::storage::{Storage, StorageFile, is_no_room};
@@ -14,29 +14,29 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-/// The file of the index, in a brick.
+/// The file of the index, in the brick's directory.
 pub const FILE: &str = "index/index.redb";
 
-/// What becomes of a block that does not match its sum, and is more than a bit away from it.
+/// What a read does with a block that does not match its sum and that no single flipped bit explains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// The read fails: for whoever answers.
+    /// The read fails. For a brick in use.
     Strict,
-    /// It is told and read as it is: for who looks at a stopped brick and takes what is left.
+    /// The block is reported and read as it is. For a stopped brick that is inspected or exported.
     Salvage,
 }
 
-/// What reading has found, told to who has the index.
+/// What reads and writes of the index's file have found.
 #[derive(Default)]
 pub struct Found {
     broken: OnceLock<String>,
-    mended: Mutex<Vec<u64>>,
+    repaired: Mutex<Vec<u64>>,
     wrong: Mutex<BTreeSet<u64>>,
     no_room: Mutex<Option<String>>,
 }
 
 impl Found {
-    /// The first write for which the file system had no room since this was last asked.
+    /// The first write for which the file system had no room since the last call.
     pub fn take_no_room(&self) -> Option<String> {
         self.no_room.lock().take()
     }
@@ -49,28 +49,28 @@ impl Found {
         })
     }
 
-    /// Why nothing can be read any more.
+    /// Why the index can no longer be read.
     pub fn broken(&self) -> Option<String> {
         self.broken.get().cloned()
     }
 
-    /// Of an error, the reason of it that is known here.
+    /// The error, replaced by its cause if that is known here.
     pub fn explain(&self, error: Error) -> Error {
         self.broken().map_or(error, |what| Error::Damaged { what })
     }
 
-    /// Blocks that had a flipped bit and were put right since this was last asked.
+    /// Blocks in which a flipped bit was repaired since the last call.
     pub fn take_mended(&self) -> Vec<u64> {
-        std::mem::take(&mut self.mended.lock())
+        std::mem::take(&mut self.repaired.lock())
     }
 
-    /// Blocks that were read as they are.
+    /// Blocks that were read though they do not match their sums.
     pub fn wrong(&self) -> Vec<u64> {
         self.wrong.lock().iter().copied().collect()
     }
 }
 
-/// See the module.
+/// The storage below redb: the index's file and the file of sums.
 pub struct Backend {
     file: Arc<dyn StorageFile>,
     sums_file: Arc<dyn StorageFile>,
@@ -80,7 +80,10 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// On the two files of an index, made if asked.
+    /// Opens the two files of an index, and makes them if `create` is set.
+    ///
+    /// # Errors
+    /// `Damaged`: the file of sums is missing. `Io`: a file cannot be opened or read.
     pub fn open(storage: &dyn Storage, create: bool, reading: Reading, found: Arc<Found>) -> Result<Self> {
         let file = storage.open(FILE, create).map_err(|e| Error::io("open the index", e))?;
         let sums_file = storage.open(sums::FILE, create).map_err(|e| match e.kind() {
@@ -101,26 +104,26 @@ impl Backend {
         }
     }
 
-    /// redb's header is less than a sector, and alone in its block.
+    /// Reads redb's header, which is shorter than a sector and alone in its block.
     fn read_header(&self, out: &mut [u8]) -> io::Result<()> {
-        let mut rests = [0; PAIR_BYTES];
-        self.read_all(&mut rests, 0)?;
-        let (pair, state) = Pair::read(Pair::HEADER_SEED, rests);
+        let mut stored = [0; PAIR_BYTES];
+        self.read_all(&mut stored, 0)?;
+        let (pair, state) = Pair::read(Pair::HEADER_SEED, stored);
         match state {
             PairState::Whole => {}
-            // The one that is not read must not come back.
+            // The half that was not used must not be read later.
             PairState::Uneven => self.found.note_no_room(self.file.write_at(&[pair.bytes()], 0))?,
-            PairState::Mended => self.mend(0, pair.bytes()),
+            PairState::Repaired => self.repair(0, pair.bytes()),
             PairState::Damaged => self.refuse(0)?,
         }
         out.copy_from_slice(&pair.content()[..out.len()]);
         Ok(())
     }
 
-    /// At rest too. If it cannot be written, it is put right at the next read again.
-    fn mend(&self, block: u64, bytes: &[u8]) {
+    /// Writes the repaired block. If that fails, the next read repairs it again.
+    fn repair(&self, block: u64, bytes: &[u8]) {
         let _ = self.file.write_at(&[bytes], block * BLOCK_BYTES as u64);
-        self.found.mended.lock().push(block);
+        self.found.repaired.lock().push(block);
     }
 
     fn refuse(&self, block: u64) -> io::Result<()> {
@@ -131,13 +134,13 @@ impl Backend {
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("block {block} of {FILE} does not match its sum")))
     }
 
-    /// Puts right what was read at a block's offset if one bit is wrong.
+    /// Checks what was read of a block, and repairs it if one bit is wrong.
     fn check(&self, block: u64, bytes: &mut [u8], is_right: impl Fn(&[u8]) -> bool) -> io::Result<()> {
         if is_right(bytes) {
             return Ok(());
         }
-        if sums::put_bit_right(bytes, is_right) {
-            self.mend(block, bytes);
+        if sums::repair_bit(bytes, is_right) {
+            self.repair(block, bytes);
             return Ok(());
         }
         self.refuse(block)
@@ -156,7 +159,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Block 0 has nothing but the header.
+    /// Whole blocks only, and not block 0, which has the header.
     fn check_aligned(&self, offset: u64, length: usize) -> io::Result<()> {
         let is_aligned = offset > 0 && offset.is_multiple_of(BLOCK_BYTES as u64) && length.is_multiple_of(BLOCK_BYTES);
         let what = || format!("{length} bytes at offset {offset} of {FILE} are no blocks (index invariant 5)");
@@ -177,7 +180,7 @@ impl StorageBackend for Backend {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.read_checked(offset, out).inspect_err(|error| {
-            // redb reads nothing from the file any more after an error.
+            // After an error redb reads nothing more from the file.
             let what = match error.kind() {
                 io::ErrorKind::InvalidData => format!("{error}; the brick is to be replaced"),
                 _ => format!("{FILE} cannot be read at offset {offset}: {error}"),
@@ -190,7 +193,7 @@ impl StorageBackend for Backend {
         self.found.note_no_room(self.set_length(length))
     }
 
-    /// Sums first or pages first: nothing refers to the pages before both are there.
+    /// The order of the two syncs does not matter: no commit refers to the blocks before both have ended.
     fn sync_data(&self) -> io::Result<()> {
         let changed = self.sums.write().take_changed();
         for (offset, run) in &changed {
@@ -211,7 +214,7 @@ impl Backend {
     fn set_length(&self, length: u64) -> io::Result<()> {
         self.file.set_length(length)?;
         self.sums.write().resize(length);
-        // Their room is taken before a commit needs it.
+        // Space for the sums is allocated before a commit needs it.
         let (has, needs) = (self.sums_file.length()?, sums::file_bytes(length));
         if needs > has {
             self.sums_file.set_length(needs)?;

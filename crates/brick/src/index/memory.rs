@@ -1,4 +1,4 @@
-//! The index's twin in memory, for tests.
+//! An index in memory, for tests.
 
 use super::{Index, IndexChange};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! What a checkpoint says beside the entries: how far the index is. `docs/format/index.md` is the document.
+//! The meta record of the index: up to where the index holds the log. `docs/format/index.md` describes it.
 
 use crate::index::Index;
 use crate::journal::format::SEGMENT_HEADER_BYTES;
@@ -8,11 +8,11 @@ use hekate_proto::*;
 use std::collections::BTreeMap;
 
 wire_struct! {
-    /// One partition's log in [`Meta`].
+    /// The position of a partition's log in [`Meta`].
     pub struct PartitionLog {
-        /// Ring.
+        /// Ring of the partition.
         pub ring: RingId,
-        /// Partition.
+        /// Number of the partition.
         pub partition: PartitionNumber,
         /// Epoch of its last record.
         pub epoch: Epoch,
@@ -20,21 +20,21 @@ wire_struct! {
         pub sequence: Sequence,
     }
 
-    /// What a checkpoint says beside the entries.
+    /// What a checkpoint, or an opening, commits beside the entries.
     pub struct Meta {
-        /// The index holds everything before this position of the log.
+        /// The index holds the log up to this position.
         pub applied: u64,
-        /// Generation of the journal's writer.
+        /// Generation of the opening that committed this: the number of openings so far.
         pub generation: u32,
-        /// Where the log went on in that opening: from there on nothing counts that an earlier one has written.
+        /// Position from which that opening appended: from there on, records of earlier generations are ignored.
         pub resumed: u64,
-        /// Each partition's log.
+        /// The position of each partition's log.
         pub logs: Vec<PartitionLog>,
     }
 }
 
 impl Meta {
-    /// `resumed`: generation of the journal's writer, and where it went on.
+    /// `generation` and `resumed` of the opening that commits it.
     pub fn new(
         applied: Lsn,
         (generation, resumed): (u32, Lsn),
@@ -49,7 +49,7 @@ impl Meta {
         Self { applied: applied.0, generation, resumed: resumed.0, logs: positions.iter().map(log).collect() }
     }
 
-    /// Positions that no log reaches are damage.
+    /// `Damaged` if a position is not one that a log can have.
     fn checked(self, geometry: Geometry) -> Result<Self> {
         let behind_header = |at: Lsn| geometry.offset_of(at) >= SEGMENT_HEADER_BYTES;
         let reachable = |at: Lsn| (1..u64::MAX / 2 / geometry.segment_bytes).contains(&geometry.number_of(at));
@@ -58,10 +58,13 @@ impl Meta {
             return Ok(self);
         }
         let (applied, generation) = (self.applied, self.generation);
-        Err(Error::Damaged { what: format!("the index says that it is at {applied}, opening {generation}") })
+        Err(Error::Damaged { what: format!("the index has an impossible position: {applied}, opening {generation}") })
     }
 
-    /// Of the last checkpoint, or of a new brick.
+    /// The meta record of the last commit; for a new brick, that of an empty log.
+    ///
+    /// # Errors
+    /// `Damaged`: it cannot be decoded, or is not one that a brick writes.
     pub fn read(index: &dyn Index, geometry: Geometry) -> Result<Self> {
         match index.meta()? {
             Some(bytes) => Self::from_bytes(bytes).map_err(Error::from).and_then(|meta| meta.checked(geometry)),

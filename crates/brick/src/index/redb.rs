@@ -1,6 +1,6 @@
-//! The index on redb: one B-tree of entries, one of meta, on one file of the brick's storage.
+//! The index in redb: one table of entries and one with the meta record, in one file of the brick's storage.
 //!
-//! Reads use a snapshot that each commit replaces, so they neither wait for a checkpoint nor see half of one.
+//! Reads use a snapshot that each commit replaces: they do not wait for a checkpoint, and never see half of one.
 
 use super::backend::{Backend, Found, Reading};
 use super::{Index, IndexChange, seal, unseal};
@@ -19,27 +19,30 @@ const META_KEY: &[u8] = b"checkpoint";
 type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 type Entries<'a> = Table<'a, &'static [u8], &'static [u8]>;
 
-/// The index of a brick. A commit for which the file system has no room is undone: the library reads nothing any more
-/// after a failed write, so its file is closed, and opened again by who needs it next, as after the death of the process.
+/// The index of a brick.
+///
+/// After a write that failed, redb reads nothing more from its file. So when a commit finds no room, the file is
+/// closed, and the next commit or failed read opens it again, as after the death of the process; the commit has changed
+/// nothing.
 pub struct RedbIndex {
     storage: Arc<dyn Storage>,
     cache_bytes: usize,
     reading: Reading,
     opened: RwLock<Opened>,
-    /// Held by a commit; a reader that met an error looks once more behind it.
+    /// Held by a commit. A reader that met an error waits for it and reads once more.
     committing: Mutex<()>,
     found: Arc<Found>,
 }
 
 struct Opened {
-    /// None: a commit found no room, and the file has not been opened again.
+    /// `None`: a commit found no room, and the file has not been opened again.
     database: Option<Database>,
     snapshot: Arc<Snapshot>,
 }
 
 impl RedbIndex {
-    /// Makes the index of a new brick. A power cut in the middle of it leaves something that cannot be opened, which
-    /// is why a directory is a brick only once `brick.toml` is there.
+    /// Makes the index of a new brick. A power cut during this leaves an index that cannot be opened; the directory is
+    /// no brick yet, since `brick.toml` is written last.
     pub fn create(storage: &dyn Storage) -> Result<()> {
         let failed = |e: std::io::Error| Error::io("make the index", e);
         storage.create_directory("index").map_err(failed)?;
@@ -53,19 +56,22 @@ impl RedbIndex {
         transaction.commit().map_err(index_error)
     }
 
-    /// Opens the index of a brick; at most `cache_bytes` of it are kept in memory.
+    /// Opens the index of a brick, with a cache of at most `cache_bytes`.
+    ///
+    /// # Errors
+    /// `Damaged`: the file is damaged or its sums are missing. `NoSpace`: opening it needs room. `Io`: the disk failed.
     pub fn open(storage: Arc<dyn Storage>, cache_bytes: usize, reading: Reading) -> Result<Self> {
         let found = Arc::<Found>::default();
         let opened = open(&*storage, cache_bytes, reading, &found)?;
         Ok(Self { storage, cache_bytes, reading, opened: RwLock::new(opened), committing: Mutex::new(()), found })
     }
 
-    /// What reading it finds, also once it is given away.
+    /// What reads of the index find, for a caller that gives the index away.
     pub fn found(&self) -> Arc<Found> {
         self.found.clone()
     }
 
-    /// Reads the pages that the last commit refers to, and compares them with what their parents say.
+    /// Reads all pages of the last commit, and compares each with the checksum in its parent.
     pub fn check_pages(storage: &dyn Storage, cache_bytes: usize) -> Result<Pages> {
         let found = Arc::<Found>::default();
         let mut database = open_database(storage, cache_bytes, Reading::Salvage, &found)?;
@@ -73,7 +79,7 @@ impl RedbIndex {
         Ok(Pages { tree, flipped: found.take_mended(), wrong: found.wrong() })
     }
 
-    /// Reads a snapshot; once more if the file has been opened again meanwhile.
+    /// Reads a snapshot. After an error it reads the newest one, if the file was opened again meanwhile.
     fn read<T>(&self, mut read: impl FnMut(&Snapshot) -> Result<T>) -> Result<T> {
         let snapshot = || self.opened.read().snapshot.clone();
         let first = snapshot();
@@ -92,7 +98,8 @@ impl RedbIndex {
         let opened = self.opened.read();
         let database = opened.database.as_ref().ok_or_else(|| Error::Io { what: "the index is closed".into() })?;
         let mut transaction = database.begin_write().map_err(index_error)?;
-        // Without it, opening after a crash reads every page, and damage to one can pass for an unfinished commit.
+        // Without quick repair, an opening after a crash reads every page, and damage to a page can pass for an
+        // unfinished commit.
         transaction.set_quick_repair(true);
         {
             let mut entries = transaction.open_table(ENTRIES).map_err(index_error)?;
@@ -109,7 +116,7 @@ impl RedbIndex {
         Ok(())
     }
 
-    /// Opens it as the last commit left it, if a commit found no room since. `NoSpace`: that found none either.
+    /// Opens the file as the last commit left it, if it is closed. `NoSpace` if that finds no room either.
     fn open_if_closed(&self) -> Result<()> {
         let mut opened = self.opened.write();
         if opened.database.is_none() {
@@ -128,11 +135,11 @@ fn open(storage: &dyn Storage, cache_bytes: usize, reading: Reading, found: &Arc
 
 /// What [`RedbIndex::check_pages`] found.
 pub struct Pages {
-    /// Whether each page has the checksum that its parent says, flipped bits put right.
+    /// Whether each page has the checksum that its parent has for it, after flipped bits were repaired.
     pub tree: Result<bool>,
-    /// Blocks with a flipped bit.
+    /// Blocks in which one flipped bit was repaired.
     pub flipped: Vec<u64>,
-    /// Blocks that differ more from what was written.
+    /// Blocks that do not match their sums otherwise.
     pub wrong: Vec<u64>,
 }
 
@@ -154,11 +161,12 @@ fn index_error(error: impl Into<redb::Error>) -> Error {
     }
 }
 
-/// Runs of new keys of at least so many bytes go in as one splice. It leaves full pages behind, which is right behind the
-/// end of what grows and wrong between keys that others will come between: there half full ones split less often.
+/// A run of new keys of at least this many bytes is inserted as one splice, which leaves full pages behind. That is
+/// right where a key range grows at its end. Between keys that others will be inserted among, half-full pages split
+/// less often.
 const SPLICE_BYTES_MIN: usize = 8192;
 
-/// Takes changes one after the other, whatever the order of their keys.
+/// Applies changes one after the other, whatever the order of their keys.
 fn put_all(entries: &mut Entries<'_>, changes: &[IndexChange<'_>]) -> Result<()> {
     let mut rest = changes;
     let mut sealed = Vec::new();
@@ -180,13 +188,14 @@ fn put_all(entries: &mut Entries<'_>, changes: &[IndexChange<'_>]) -> Result<()>
     Ok(())
 }
 
-/// Of the changes to come: how many are done, and how many are to be done one by one.
+/// Of the changes to come: the number that is done, and the number that has to be done one by one.
 struct Count {
     spliced: usize,
     alone: usize,
 }
 
-/// If the changes begin with an ascending run of new keys between two that are there, and it is long enough: puts it in.
+/// Inserts the ascending run of new keys at the beginning of the changes, if it lies between two keys and is long
+/// enough.
 fn splice(entries: &mut Entries<'_>, changes: &[IndexChange<'_>], sealed: &mut Vec<u8>) -> Result<Count> {
     let Some((first, Some(_))) = changes.first() else { return Ok(Count { spliced: 0, alone: 1 }) };
     let mut cursor = entries.lower_bound_mut(Bound::Included(*first)).map_err(index_error)?;
@@ -198,7 +207,7 @@ fn splice(entries: &mut Entries<'_>, changes: &[IndexChange<'_>], sealed: &mut V
     let bytes: usize = run.iter().map(|(key, value)| key.len() + value.map_or(0, <[u8]>::len)).sum();
     if bytes < SPLICE_BYTES_MIN {
         cursor.close().map_err(index_error)?;
-        // None: the first one is there already.
+        // An empty run: the first key exists already.
         return Ok(Count { spliced: 0, alone: run.len().max(1) });
     }
     for (key, value) in run {

@@ -1,28 +1,28 @@
-//! The sums of the blocks of the index's file: `docs/format/index-sums.md` is the document, why: `docs/adr/0025-index-pages.md`.
+//! Sums of the blocks of the index's file. `docs/format/index-sums.md` describes the file,
+//! `docs/adr/0025-index-pages.md` says why.
 //!
-//! Sums are told in memory when a block is written, and rest in a file of their own before a commit refers to the block.
-//! They rest in [pairs](Pair) of sectors, so what a power cut, a write that fails in its middle or a bad sector leaves is
-//! known to be as it was or as it was to be.
+//! The sum of a block changes in memory when the block is written, and is stored in a file of its own before a commit
+//! refers to the block. Sums are stored in [pairs](Pair) of sectors: after a power cut, a write that fails in its
+//! middle, or damage to one sector, the old or the new content of the pair can be read.
 
 use crate::storage::StorageFile;
 use std::collections::BTreeSet;
 use std::io::Result;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The file of the sums, in a brick.
+/// The file of the sums, in the brick's directory.
 pub const FILE: &str = "index/index.sums";
-/// Bytes that a sum is of: the index's page. Greater pages are several blocks.
+/// Bytes that one sum covers: the smallest page of redb. Larger pages are several blocks.
 pub const BLOCK_BYTES: usize = 4096;
-/// What a power cut leaves old or new (`storage.rs`).
+/// Bytes that a power cut leaves either old or new (`storage.rs`).
 pub const SECTOR_BYTES: usize = 512;
-/// Bytes of a sector that its check, which fills the rest, is of.
+/// Bytes of a sector that its check covers; the check takes the other 8.
 pub const CHECKED_BYTES: usize = SECTOR_BYTES - 8;
-/// Sums of a sector.
+/// Sums in a sector.
 const SECTOR_SUMS: usize = CHECKED_BYTES / 8;
-/// Bytes of a sector and its copy.
 pub const PAIR_BYTES: usize = 2 * SECTOR_BYTES;
 
-/// Of a block that was never written.
+/// Stands for the sum of a block that was never written.
 const NONE: u64 = 0;
 
 /// The sum of a block, never 0.
@@ -30,36 +30,36 @@ pub fn sum_of(block: u64, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, block).max(1)
 }
 
-/// A sector and its copy behind it, each with a check.
+/// A sector and, behind it, its copy; each has a check.
 pub struct Pair {
     bytes: [u8; PAIR_BYTES],
-    /// Of the checks: even, and one more for the copy.
+    /// Seed of the first sector's check, an even number; the copy's seed is one more.
     seed: u64,
 }
 
-/// What is read of a pair.
+/// The state of a pair that was read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PairState {
-    /// Both are right and the same.
+    /// Both sectors are right and equal.
     Whole,
-    /// Both are right: a power cut came between them.
+    /// Both are right and differ: a power cut came between their writes.
     Uneven,
-    /// One of them was, but for a bit; now both are.
-    Mended,
-    /// Neither is.
+    /// One was right, perhaps after one bit was repaired; the other has been rebuilt from it.
+    Repaired,
+    /// Neither is right.
     Damaged,
 }
 
 impl Pair {
-    /// The seed of redb's header, which is such a pair.
+    /// The seed of redb's header, which is stored as such a pair.
     pub const HEADER_SEED: u64 = 0;
 
-    /// Of sums. No sum of a block has such a seed.
+    /// The seed of a pair of sums. No block's sum has such a seed.
     fn seed_of(number: usize) -> u64 {
         !(2 * number as u64 + 1)
     }
 
-    /// Of at most [`CHECKED_BYTES`].
+    /// A pair with this content, of at most [`CHECKED_BYTES`].
     pub fn new(seed: u64, content: &[u8]) -> Self {
         let mut pair = Self { bytes: [0; PAIR_BYTES], seed };
         pair.fill(content);
@@ -74,7 +74,8 @@ impl Pair {
         }
     }
 
-    /// As it rests. The first that is right counts, else the first that is a bit away from that.
+    /// Reads a stored pair: the first sector that is right counts; if none is, the first that one flipped bit makes
+    /// right.
     pub fn read(seed: u64, bytes: [u8; PAIR_BYTES]) -> (Self, PairState) {
         let mut pair = Self { bytes, seed };
         let is_right = |half: usize, sector: &[u8]| {
@@ -83,33 +84,33 @@ impl Pair {
         let mut sectors =
             *pair.bytes.as_chunks::<SECTOR_BYTES>().0.first_chunk::<2>().unwrap_or(&[[0; SECTOR_BYTES]; 2]);
         let right: Vec<usize> = (0..2).filter(|half| is_right(*half, &sectors[*half])).collect();
-        let mend = |half: &usize| put_bit_right(&mut sectors[*half], |sector| is_right(*half, sector));
-        let Some(half) = right.first().copied().or_else(|| (0..2).find(mend)) else {
+        let repair = |half: &usize| repair_bit(&mut sectors[*half], |sector| is_right(*half, sector));
+        let Some(half) = right.first().copied().or_else(|| (0..2).find(repair)) else {
             return (pair, PairState::Damaged);
         };
         pair.fill(&sectors[half][..CHECKED_BYTES]);
         let state = match right.len() {
             2 if pair.bytes == bytes => PairState::Whole,
             2 => PairState::Uneven,
-            _ => PairState::Mended,
+            _ => PairState::Repaired,
         };
         (pair, state)
     }
 
-    /// What the checks are of.
+    /// The content that the checks cover.
     pub fn content(&self) -> &[u8] {
         &self.bytes[..CHECKED_BYTES]
     }
 
-    /// As it is to rest.
+    /// The pair as it is stored.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Puts right the one bit that makes `is_right` say so, if there is one. Of 64 bits of a sum, the 2^15 tries for a block
-/// leave a chance of 2^-49 that they mend wrongly what is damaged otherwise.
-pub fn put_bit_right(bytes: &mut [u8], is_right: impl Fn(&[u8]) -> bool) -> bool {
+/// Flips the one bit that makes `is_right` true, if there is one. A sum has 64 bits and a block has 2^15, so other
+/// damage is taken for a flipped bit with a probability of 2^-49.
+pub fn repair_bit(bytes: &mut [u8], is_right: impl Fn(&[u8]) -> bool) -> bool {
     for at in 0..bytes.len() * 8 {
         let (byte, bit) = (at / 8, 1 << (at % 8));
         bytes[byte] ^= bit;
@@ -121,30 +122,31 @@ pub fn put_bit_right(bytes: &mut [u8], is_right: impl Fn(&[u8]) -> bool) -> bool
     false
 }
 
-/// The sums of all blocks, and which pairs of them have changed since they were written.
+/// The sums of all blocks, and the pairs that have changed since they were stored.
 #[derive(Default)]
 pub struct Sums {
     of_blocks: Vec<u64>,
     changed: BTreeSet<usize>,
 }
 
-/// Pairs that are to be written, one behind the other, at an offset.
+/// Consecutive pairs to be written: the offset and the bytes.
 pub type Run = (u64, Vec<u8>);
 
 impl Sums {
-    /// As they rest, of an index of so many bytes. Of a pair that is damaged no sum is known: none of its blocks is believed.
+    /// Reads the sums of an index of `index_bytes` bytes. The blocks of a damaged pair have no sum, so that none of
+    /// them is read.
     pub fn read(file: &dyn StorageFile, index_bytes: u64) -> Result<Self> {
         let mut bytes = vec![0; file.length()? as usize];
         let length = file.read_at(&mut bytes, 0)?;
         bytes.resize(length.next_multiple_of(PAIR_BYTES), 0);
         let mut sums = Self::default();
-        for (number, rests) in bytes.as_chunks::<PAIR_BYTES>().0.iter().enumerate() {
-            // Of blocks that were never written.
-            let is_empty = rests.iter().all(|byte| *byte == 0);
+        for (number, stored) in bytes.as_chunks::<PAIR_BYTES>().0.iter().enumerate() {
+            // A pair of blocks that were never written.
+            let is_empty = stored.iter().all(|byte| *byte == 0);
             let (pair, state) = if is_empty {
                 (Pair::new(0, &[]), PairState::Whole)
             } else {
-                Pair::read(Pair::seed_of(number), *rests)
+                Pair::read(Pair::seed_of(number), *stored)
             };
             match state {
                 PairState::Damaged => sums.of_blocks.extend([NONE; SECTOR_SUMS]),
@@ -159,17 +161,17 @@ impl Sums {
         Ok(sums)
     }
 
-    /// The index has so many bytes now.
+    /// Sets the length of the index's file.
     pub fn resize(&mut self, index_bytes: u64) {
         self.of_blocks.resize(index_bytes as usize / BLOCK_BYTES, NONE);
     }
 
-    /// The sum of a block, if it was ever written.
+    /// The sum of a block; `None`: it was never written, or its pair is damaged.
     pub fn of(&self, block: u64) -> Option<u64> {
         self.of_blocks.get(block as usize).copied().filter(|sum| *sum != NONE)
     }
 
-    /// A block is written.
+    /// Sets the sum of a block that is written.
     pub fn put(&mut self, block: u64, bytes: &[u8]) {
         let at = block as usize;
         if self.of_blocks.len() <= at {
@@ -179,7 +181,7 @@ impl Sums {
         self.changed.insert(at / SECTOR_SUMS);
     }
 
-    /// The pairs that have changed since this was last asked.
+    /// The pairs that have changed since the last call.
     pub fn take_changed(&mut self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for number in std::mem::take(&mut self.changed) {
@@ -201,7 +203,7 @@ impl Sums {
     }
 }
 
-/// Bytes that the sums of an index of so many bytes take.
+/// Bytes of the file of sums for an index of `index_bytes` bytes.
 pub fn file_bytes(index_bytes: u64) -> u64 {
     (index_bytes / BLOCK_BYTES as u64).div_ceil(SECTOR_SUMS as u64) * PAIR_BYTES as u64
 }
@@ -217,7 +219,7 @@ mod tests {
         vec![number as u8; BLOCK_BYTES]
     }
 
-    /// Sums of all blocks but every fifth, at rest.
+    /// A stored file of sums, of all blocks but every fifth.
     fn at_rest() -> (MemoryStorage, std::sync::Arc<dyn StorageFile>) {
         let storage = MemoryStorage::new();
         let file = storage.open(FILE, true).unwrap();
@@ -240,7 +242,7 @@ mod tests {
         (0..BLOCKS).filter(|number| sums.of(*number) == Some(sum_of(*number, &block(*number)))).collect()
     }
 
-    /// Computed by `tests/e2e/index_sums.py`, which reads the document and not this code.
+    /// The expected bytes come from `tests/e2e/index_sums.py`, which follows the document and not this code.
     #[test]
     fn a_sum_and_a_check_are_those_of_the_document() {
         assert_eq!(sum_of(1, &[0x2a; BLOCK_BYTES]), 0xb44e_8a7e_3a74_615c);
@@ -267,7 +269,7 @@ mod tests {
         bytes
     }
 
-    /// What is read of the damaged file is all, and what is then written is the sound file.
+    /// All sums can be read from the damaged file, and what is then written is the sound file.
     fn is_put_right(file: &dyn StorageFile, sound: &[u8], damage: impl Fn(&mut [u8])) {
         let all = right(&read(file));
         let mut damaged = sound.to_vec();
@@ -291,7 +293,7 @@ mod tests {
         for sector in 0..sound.len() / SECTOR_BYTES {
             is_put_right(&*file, &sound, |bytes| bytes[sector * SECTOR_BYTES..][..SECTOR_BYTES].fill(0xaa));
         }
-        // In both, and in different places.
+        // Damage in both sectors, at different places.
         is_put_right(&*file, &sound, |bytes| (bytes[100], bytes[600]) = (bytes[100] ^ 1, bytes[600] ^ 1));
     }
 
@@ -302,12 +304,12 @@ mod tests {
         let known = right(&read(&*file));
         let others = |number: &u64| !number.is_multiple_of(5) && !(63..126).contains(number);
         assert_eq!(known, (0..BLOCKS).filter(others).collect::<Vec<_>>());
-        // As a power cut leaves a file that was growing.
+        // A file that was growing, as a power cut may leave it.
         file.set_length(PAIR_BYTES as u64 + 17).unwrap();
         assert!(right(&read(&*file)).iter().all(|number| *number < 63));
     }
 
-    /// The bytes up to some place are new, those behind it old.
+    /// Bytes up to some place are new, those behind it are old.
     #[test]
     fn a_write_that_fails_anywhere_leaves_every_sum_old_or_new() {
         let (_, file) = at_rest();

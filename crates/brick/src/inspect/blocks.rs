@@ -1,4 +1,4 @@
-//! Data files and the state of each block in them. `docs/format/data.md` is the document.
+//! Data files, and the state of each block in them. `docs/format/data.md` describes them.
 
 use super::Problem;
 use super::contents::{BLOCKS, Contents, ShardChanges};
@@ -9,55 +9,55 @@ use crate::storage::Storage;
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
-/// What a reader of a block gets.
+/// What a read of a block returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockState {
-    /// Its bytes, from the data file.
+    /// Bytes from the data file.
     Right,
-    /// Zeros: it was never written.
+    /// Zeros: the block is a hole.
     Hole,
-    /// Its bytes, from the journal.
+    /// Bytes from the journal.
     Journal,
-    /// Zeros: a power cut took it before a sync had covered it.
+    /// Zeros: a power cut took the block before a sync covered it.
     Lost,
-    /// An error: its bytes do not match its checksum.
+    /// An error: the bytes do not match the checksum.
     Damaged,
 }
 
 /// A shard and its blocks.
 #[derive(Debug, Clone)]
 pub struct ShardBlocks {
-    /// Its ring.
+    /// The shard's ring.
     pub ring: RingId,
-    /// Which shard.
+    /// The shard.
     pub shard: ShardId,
-    /// As it is now.
+    /// Its record.
     pub record: ShardRecord,
-    /// Its data file.
+    /// Path of its data file, relative to the brick's directory.
     pub file: String,
-    /// Bytes of the file, if it is there.
+    /// Length of the data file in bytes, if it exists.
     pub file_bytes: Option<u64>,
-    /// Of each block up to the shard's length.
+    /// The state of each block up to the shard's length.
     pub states: Vec<BlockState>,
-    /// What is wrong.
+    /// Problems of the shard.
     pub problems: Vec<Problem>,
 }
 
 /// A file below `data/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFile {
-    /// Its path in the brick.
+    /// Path of the file, relative to the brick's directory.
     pub file: String,
-    /// Its bytes.
+    /// Length of the file, in bytes.
     pub bytes: u64,
-    /// The shard that its name says.
+    /// The shard that the file is named after, if it is named so.
     pub shard: Option<ShardId>,
     /// Whether the brick has that shard.
     pub referred: bool,
 }
 
 impl ShardBlocks {
-    /// First block, count and state of each run.
+    /// Runs of blocks of one state: first block, count and state of each.
     pub fn runs(&self) -> Vec<(u32, u32, BlockState)> {
         let mut runs: Vec<(u32, u32, BlockState)> = Vec::new();
         for (block, state) in (0..).zip(&self.states) {
@@ -71,7 +71,7 @@ impl ShardBlocks {
 }
 
 impl Contents {
-    /// All shards that the brick has, but for those in parts of the index that cannot be read: a scan names these.
+    /// All shards of the brick, without those whose part of the index cannot be read: [`Contents::scan`] reports these.
     pub fn shards(&self) -> BTreeSet<(RingId, ShardId)> {
         let mut shards = BTreeSet::new();
         let (from, to) = Self::all_keys();
@@ -88,7 +88,7 @@ impl Contents {
         shards
     }
 
-    /// A shard as it is.
+    /// The record of a shard.
     pub fn shard_record(&self, ring: RingId, shard: ShardId) -> Result<Option<ShardRecord>> {
         if let Some(changes) = self.journal.shards.get(&(ring, shard)) {
             return Ok(changes.record);
@@ -102,7 +102,7 @@ impl Contents {
         self.visit_blocks(ring, shard, &mut |_, _| ())
     }
 
-    /// The same; the visitor gets each block's state and, of those that have any, its bytes.
+    /// As [`Contents::shard_blocks`]. `visit` gets each block's state, and its bytes if it has any.
     pub(super) fn visit_blocks(
         &self,
         ring: RingId,
@@ -153,7 +153,8 @@ impl Contents {
         Ok(Some(found))
     }
 
-    /// A fresh block above its shard's last mark that is not there, in a life in which what was not synced may be gone.
+    /// Whether a power cut may have taken the block: it is a fresh one above its shard's last mark, in a new
+    /// incarnation.
     fn may_be_lost(&self, shard: ShardId, changes: &ShardChanges, block: u32) -> bool {
         let Some(count) = changes.fresh.get(&block) else { return false };
         let marked = self.journal.marks.get(&shard).is_some_and(|mark| mark.count >= *count);
@@ -170,7 +171,7 @@ impl Contents {
         }
     }
 
-    /// Bytes of the last block behind the shard's length are zeros.
+    /// Checks that the bytes behind the shard's end in its last block are zeros.
     fn judge_tail(&self, found: &mut ShardBlocks, block: u32, state: BlockState, bytes: &[u8]) {
         let inside = (found.record.length as usize).saturating_sub(block as usize * BLOCK_BYTES).min(BLOCK_BYTES);
         let readable = matches!(state, BlockState::Right | BlockState::Journal);
@@ -180,7 +181,7 @@ impl Contents {
         }
     }
 
-    /// The checksum of each block, and the groups that cannot be read.
+    /// The checksum of each block, and the numbers of groups that cannot be read.
     fn checksums(&self, found: &mut ShardBlocks, changes: &ShardChanges) -> (Vec<u32>, BTreeSet<u32>) {
         let (mut sums, mut unknown) = (vec![0; BLOCKS as usize], BTreeSet::new());
         for group in (0..BLOCKS / CRC_BLOCKS).filter(|_| !changes.dropped) {
@@ -203,7 +204,7 @@ impl Contents {
         (sums, unknown)
     }
 
-    /// All that the data file has of a shard, with zeros where it has nothing.
+    /// The bytes of the data file, with zeros where it has none.
     fn read_file(&self, found: &mut ShardBlocks) -> Vec<u8> {
         let mut bytes = vec![0; SHARD_BYTES as usize];
         let mut read = || -> std::io::Result<Option<u64>> {
@@ -212,7 +213,7 @@ impl Contents {
                 other => other?,
             };
             let length = file.length()?;
-            // Block by block if need be, so that a bad sector costs only its own block.
+            // Block by block after an error, so that an unreadable sector costs only its own block.
             if file.read_at(&mut bytes, 0).is_err() {
                 for block in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
                     let offset = (block.0 * BLOCK_BYTES) as u64;
@@ -230,7 +231,7 @@ impl Contents {
         bytes
     }
 
-    /// Everything below `data/`, and whether the brick has a shard for it.
+    /// All files below `data/`, and whether the brick has a shard for each.
     pub fn data_files(&self, shards: &BTreeSet<(RingId, ShardId)>) -> (Vec<DataFile>, Vec<Problem>) {
         let known: BTreeSet<ShardId> = shards.iter().map(|(_, shard)| *shard).collect();
         let (mut files, mut problems) = (Vec::new(), Vec::new());
@@ -258,7 +259,7 @@ impl Contents {
     }
 }
 
-/// The shard that a data file's name says.
+/// The shard that a data file is named after.
 fn shard_of(name: &str) -> Option<ShardId> {
     let mut parts = name.split('-');
     let volume = u32::from_str_radix(parts.next()?, 16).ok()?;

@@ -1,4 +1,4 @@
-//! The invariants of `docs/format/index.md` and `data.md`, over all that a brick holds.
+//! Checks the invariants of `docs/format/index.md` and `data.md` over all that a brick holds.
 
 use super::contents::Contents;
 use super::entry::Entry;
@@ -7,26 +7,26 @@ use bytes::Bytes;
 use hekate_proto::*;
 use std::collections::{BTreeMap, HashMap};
 
-/// How many there are of what.
+/// Counts of what a brick holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Entries of each kind, those of shards aside.
+    /// Entries of each kind. Changes of shards that only the journal has are not counted.
     pub entries: BTreeMap<Kind, u64>,
     /// Shards.
     pub shards: u64,
-    /// Blocks of their states, if they were read: right, hole, journal, lost, damaged.
+    /// Blocks in each state, if they were read: right, hole, journal, lost, damaged.
     pub blocks: BTreeMap<&'static str, u64>,
 }
 
-/// Who is told of progress and of problems.
+/// Callbacks for progress and problems.
 pub struct Watch<'a> {
-    /// Called often, with what is being done.
+    /// Called for each entry and shard, with a text that says how far the check has come.
     pub progress: &'a mut dyn FnMut(&str),
     /// Called for each problem.
     pub problem: &'a mut dyn FnMut(Problem),
 }
 
-/// Checks every entry, and with `blocks` every block of every shard and every page of the index.
+/// Checks all entries, and with `blocks` every block of every shard and every page of the index.
 pub fn check(contents: &Contents, blocks: bool, watch: &mut Watch) -> Result<Counts> {
     let mut counts = Counts::default();
     contents.problems().iter().for_each(|problem| (watch.problem)(problem.clone()));
@@ -62,7 +62,7 @@ pub fn check(contents: &Contents, blocks: bool, watch: &mut Watch) -> Result<Cou
 }
 
 impl BlockState {
-    /// The word for it.
+    /// The word for the state.
     pub fn text(self) -> &'static str {
         match self {
             Self::Right => "right",
@@ -79,12 +79,12 @@ struct Survey<'a, 'b> {
     watch: &'a mut Watch<'b>,
     counts: &'a mut Counts,
     group: Option<Group>,
-    /// Who has a data id: an inode's layout, or nobody any more.
+    /// The inode whose layout has a data id; `None`: the data id is garbage.
     data: HashMap<(VolumeId, DataId), Option<InodeId>>,
     seen: u64,
 }
 
-/// All entries of one inode: they follow each other.
+/// The entries of one inode, which follow each other in the index.
 struct Group {
     place: KeyPrefix,
     id: u128,
@@ -94,9 +94,9 @@ struct Group {
     stub: Option<StubRecord>,
     names: u64,
     directories: u64,
-    /// Names that belong into another partition.
+    /// Number of names that belong in another partition.
     strays: u64,
-    /// An entry of it cannot be read, so nothing can be said of those that miss it.
+    /// An entry cannot be read: another entry that seems to be missing may be that one.
     damaged: bool,
 }
 
@@ -126,7 +126,7 @@ impl Survey<'_, '_> {
             self.group = Some(Group::new(place, id));
         }
         let decoded = value.map_err(|error| error.to_string()).and_then(|value| {
-            Entry::decode(key, value).map_err(|why| format!("the index entry {key:?} cannot be: {why}"))
+            Entry::decode(key, value).map_err(|why| format!("the index entry {key:?} is malformed: {why}"))
         });
         match decoded {
             Ok((place, entry)) => self.take(place, entry),
@@ -187,18 +187,18 @@ impl Survey<'_, '_> {
             Ok(Some(Ok(record))) if record.nlink > 0 => {
                 self.problem(format!("{inode:?} is an orphan and has {} names", record.nlink));
             }
-            Ok(None) => self.problem(format!("{inode:?} is an orphan and is not there")),
-            // What cannot be read was named when the inodes were gone through.
+            Ok(None) => self.problem(format!("{inode:?} is an orphan and does not exist")),
+            // An unreadable inode has been reported already.
             Ok(Some(_)) | Err(_) => {}
         }
     }
 
-    /// Checksums belong to a shard. Those of a shard that the journal drops are still in the index.
+    /// Checks that checksums belong to a shard. Those of a shard that the journal drops are still in the index.
     fn checksums(&mut self, place: KeyPrefix, shard: ShardId, group: u16) {
         let dropped = self.contents.journal.shards.contains_key(&(place.ring, shard));
         let damaged = self.group.as_ref().is_some_and(|group| group.damaged);
         if !dropped && !damaged && matches!(self.contents.shard_record(place.ring, shard), Ok(None)) {
-            self.problem(format!("group {group} of checksums of {shard:?}, which is not there"));
+            self.problem(format!("group {group} of checksums of {shard:?}, which does not exist"));
         }
     }
 
@@ -214,8 +214,8 @@ impl Survey<'_, '_> {
     }
 }
 
-/// Whether one of the partitions that share a directory's names has them here.
-fn rests_here(group: &Group, spread: u32) -> bool {
+/// Whether this is a position of one of the partitions that share the directory's names.
+fn is_own_position(group: &Group, spread: u32) -> bool {
     let turned = group.place.position.0.wrapping_sub(InodeId::from_bits(group.id).position().0);
     spread.is_power_of_two() && u64::from(turned) % ((1 << 32) / u64::from(spread)) == 0
 }
@@ -229,7 +229,7 @@ fn faults_of(group: &Group) -> Vec<String> {
     };
     if let Some(inode) = &group.inode {
         let content = group.content_bytes.unwrap_or(0);
-        fault(content > 0 && !inode.layout.is_inline(), "content beside an inode whose bytes rest in shards".into());
+        fault(content > 0 && !inode.layout.is_inline(), "content beside an inode whose bytes are in shards".into());
         fault(
             inode.kind == NodeKind::File && content as u64 > inode.size,
             format!("content of {content} bytes in a file of {}", inode.size),
@@ -238,10 +238,13 @@ fn faults_of(group: &Group) -> Vec<String> {
             inode.kind == NodeKind::Symlink && !Entry::fits_symlink(content),
             format!("a symlink to {content} bytes"),
         );
-        fault(group.xattrs > 0 && !inode.has_xattrs, "extended attributes of an inode that says it has none".into());
+        fault(
+            group.xattrs > 0 && !inode.has_xattrs,
+            "extended attributes of an inode that is marked as having none".into(),
+        );
         let directory = inode.kind == NodeKind::Directory;
         fault(directory && group.stub.is_none(), "a directory without a stub".into());
-        fault(!directory && group.stub.is_some(), "a stub of what is no directory".into());
+        fault(!directory && group.stub.is_some(), "a stub of an inode that is no directory".into());
     } else {
         fault(group.content_bytes.is_some(), "content without an inode".into());
         fault(group.xattrs > 0, "extended attributes without an inode".into());
@@ -251,13 +254,16 @@ fn faults_of(group: &Group) -> Vec<String> {
     match &group.stub {
         Some(stub) => {
             let Group { names, directories, .. } = group;
-            let told = group.inode.as_ref().map_or(stub.spread, |inode| inode.spread);
-            fault(stub.spread != told, format!("the stub says a spread of {}, the inode {told}", stub.spread));
+            let inode_spread = group.inode.as_ref().map_or(stub.spread, |inode| inode.spread);
             fault(
-                !rests_here(group, stub.spread),
-                format!("a stub where no name of a spread of {} rests", stub.spread),
+                stub.spread != inode_spread,
+                format!("the stub has a spread of {}, the inode one of {inode_spread}", stub.spread),
             );
-            fault(group.strays > 0, format!("{} names rest where the spread does not put them", group.strays));
+            fault(
+                !is_own_position(group, stub.spread),
+                format!("a stub at a position that a spread of {} does not use", stub.spread),
+            );
+            fault(group.strays > 0, format!("{} names at positions where the spread does not put them", group.strays));
             fault(stub.entries != *names, format!("the stub counts {} names, there are {names}", stub.entries));
             fault(
                 u64::from(stub.directories) != *directories,

@@ -1,11 +1,12 @@
-//! Whether replicas of a partition hold the same: a digest of each, and what differs.
+//! Comparison of replicas of a partition: a digest of each, and the keys that differ.
 //!
-//! Computed from [`Contents`], so by another code path than the one that a server reads with. What counts is the state with
-//! the journal taken over the index: replicas of one log are equal whatever each has checkpointed. It is made of pairs of a
-//! key and a 128-bit hash of all that rests under it (`pairs.rs`); a digest adds up the hashes, so neither the order nor the
-//! pieces in which a partition is read matter, and memory does not grow with it. Each brick has its own of these, so they
-//! do not count: the meta record with its generation, `life.toml`, what is in the journal and what at home, `home_blocks`,
-//! checksums of blocks, and whether a block of zeros was written or is a hole.
+//! It is computed from [`Contents`], so by other code than that with which a server reads. What is compared is the
+//! state with the journal applied to the index: replicas of one log are equal whatever each has checkpointed. The state
+//! is a set of pairs, each of a key and a 128-bit hash of all that is stored under it (`pairs.rs`). A digest is the sum
+//! of the hashes, so neither the order nor the steps in which a partition is read matter, and memory does not grow with
+//! it. What each brick has of its own does not count: the meta record with its generation, `life.toml`, whether bytes
+//! are in the journal or at home, `home_blocks`, checksums of blocks, and whether a block of zeros was written or is a
+//! hole.
 
 mod pairs;
 
@@ -15,52 +16,51 @@ use pairs::Cursor;
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Bits of a number below the tag `P | p` (docs/format/index.md, "Numbers").
+/// Bits of an inode number below the tag `P | p` (docs/format/index.md, "Numbers").
 const COUNTER_BITS: u32 = 40;
-/// Problems of a partition that are kept; the others are counted.
+/// Problems of a partition that are kept; the others are only counted.
 const PROBLEMS_MAX: usize = 100;
 
-/// Which partition.
+/// A partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionAddress {
-    /// The ring.
     pub ring: RingId,
-    /// The partition.
+    /// Its number.
     pub number: PartitionNumber,
-    /// Partitions of the ring: a power of two.
+    /// Number of partitions of the ring, a power of two.
     pub count: u32,
 }
 
-/// One brick's copies of partitions.
+/// The replicas on one brick.
 pub struct Replica<'a> {
     contents: &'a Contents,
-    /// Shards of which the journal says something, by their keys.
+    /// Shards that the journal changes, by their keys.
     changed_shards: BTreeMap<Key, ShardId>,
 }
 
-/// What a replica of a partition holds, in short.
+/// The digest of a replica of a partition.
 #[derive(Debug, Clone, Default)]
 pub struct Digest {
     /// The sum of the hashes of all pairs. Equal sums mean equal replicas.
     pub sum: u128,
-    /// Pairs that are no shards.
+    /// Number of pairs that are no shards.
     pub entries: u64,
-    /// Shards.
+    /// Number of shards.
     pub shards: u64,
-    /// Bytes of these shards.
+    /// Sum of the lengths of the shards, in bytes.
     pub shard_bytes: u64,
-    /// What cannot be read, the first of it.
+    /// The first problems.
     pub problems: Vec<Problem>,
-    /// How much that is.
+    /// Number of all problems.
     pub problem_count: u64,
 }
 
-/// What differs between replicas of a partition.
+/// The differences between replicas of a partition.
 #[derive(Debug, Clone, Default)]
 pub struct Differences {
-    /// Keys under which not all replicas have the same.
+    /// Number of keys under which the replicas differ.
     pub count: u64,
-    /// The first of them.
+    /// The first of these keys.
     pub first: Vec<Key>,
 }
 
@@ -71,36 +71,36 @@ pub enum Held {
     Entry(KeyPrefix, Entry),
     /// A shard.
     Shard(HeldShard),
-    /// Something that cannot be, or cannot be read: why.
+    /// Something malformed or unreadable, and why it is so.
     Unreadable(String),
 }
 
 /// A shard as a replica has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldShard {
-    /// Which.
+    /// The shard.
     pub shard: ShardId,
-    /// Its stamp and length.
+    /// Its record.
     pub record: ShardRecord,
     /// The state of each block.
     pub states: Vec<BlockState>,
-    /// A hash of each block's bytes; holes are zeros.
+    /// A hash of each block's bytes; a hole counts as zeros.
     pub hashes: Vec<u128>,
 }
 
 impl<'a> Replica<'a> {
-    /// The copies of a brick.
+    /// The replicas on a brick.
     pub fn new(contents: &'a Contents) -> Self {
         let changed = contents.journal.shards.keys();
         Self { contents, changed_shards: changed.map(|(ring, shard)| (Key::shard(*ring, *shard), *shard)).collect() }
     }
 
-    /// All pairs of a partition, in the order of their keys; objects first.
+    /// All pairs of a partition, in key order: those of objects, then those of work.
     fn pairs(&self, partition: PartitionAddress) -> Cursor<'_> {
         Cursor::new(self, partition)
     }
 
-    /// Reads all of a partition; `progress` gets the digest of what was read so far.
+    /// Reads all of a partition. `progress` gets the digest of what has been read so far.
     pub fn digest(&self, partition: PartitionAddress, progress: &mut dyn FnMut(&Digest)) -> Digest {
         let mut digest = Digest::default();
         let mut pairs = self.pairs(partition);
@@ -117,7 +117,7 @@ impl<'a> Replica<'a> {
         digest
     }
 
-    /// What is under a key.
+    /// What is stored under a key.
     pub fn held(&self, key: &Key) -> Option<Held> {
         let held = match (key.as_shard(), key.prefix()) {
             (Some(shard), Some(place)) => self.held_shard(place.ring, shard).map(|found| found.map(Held::Shard)),
@@ -148,8 +148,8 @@ impl Digest {
     }
 }
 
-/// Goes through all replicas of a partition side by side. At most `first_max` of the keys that differ are kept; `progress`
-/// is called for each key.
+/// Reads all replicas of a partition side by side. At most `first_max` of the keys that differ are kept; `progress` is
+/// called for each key.
 pub fn differences(
     replicas: &[&Replica],
     partition: PartitionAddress,
@@ -173,21 +173,22 @@ pub fn differences(
 }
 
 impl Contents {
-    /// How many partitions the rings have, as the logs and the numbers of what rests here tell: where no coordinator does.
+    /// The number of partitions of each ring, as far as the logs and inode numbers on this brick show it: for a caller
+    /// without a coordinator.
     pub fn partitions_of_rings(&self) -> BTreeMap<RingId, u32> {
         let mut counts: BTreeMap<RingId, u32> = BTreeMap::new();
-        let mut learn = |ring: RingId, count: u32| {
+        let mut note = |ring: RingId, count: u32| {
             let known = counts.entry(ring).or_insert(1);
             *known = (*known).max(count);
         };
-        self.logs().for_each(|(ring, number)| learn(ring, number.0.saturating_add(1).next_power_of_two()));
+        self.logs().for_each(|(ring, number)| note(ring, number.0.saturating_add(1).next_power_of_two()));
         let (from, to) = Self::all_keys();
-        // Errors of it are among those that a digest finds.
+        // A digest reports the errors of the scan.
         let _ = self.scan(&from, &to, &mut |key, _| {
             let numbered = matches!(key.kind(), Some(Kind::Inode | Kind::Shard | Kind::Intent));
             let tag = key.id().filter(|_| numbered).map_or(0, |id| (id as u64) >> COUNTER_BITS);
             if let (Some(place), Some(bits)) = (key.prefix(), tag.checked_ilog2()) {
-                learn(place.ring, 1 << bits.min(u32::BITS - 1));
+                note(place.ring, 1 << bits.min(u32::BITS - 1));
             }
             true
         });

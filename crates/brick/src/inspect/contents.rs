@@ -1,7 +1,7 @@
-//! What a stopped brick holds: the index as the last checkpoint left it, and over it what the journal says since.
+//! What a stopped brick holds: the index as the last checkpoint left it, and the journal's records applied over it.
 //!
-//! Told without the machine and recovery: after-images are put over the index in log order. So it goes on where an opening
-//! refuses, and what it says of a sound brick must be what an opening says.
+//! This does without the machine and recovery: after-images are put over the index in log order. So it continues where
+//! an opening refuses, and for a sound brick it has to agree with what an opening finds.
 
 use super::log::{self, LogBody, LogEnd, LogRecord, Segment};
 use super::{Problem, StoppedBrick, guarded};
@@ -18,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Blocks of a shard.
+/// Number of blocks of a whole shard.
 pub(super) const BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
 
-/// See the module.
+/// The content of a stopped brick.
 pub struct Contents {
     below: Arc<dyn Storage>,
     pub(super) storage: Arc<CopyOnWriteStorage>,
@@ -35,13 +35,13 @@ pub struct Contents {
     pub(super) journal: Beyond,
 }
 
-/// What the journal says beyond the index.
+/// What the journal holds beyond the index.
 #[derive(Default)]
 pub(super) struct Beyond {
-    /// `None`: deleted.
+    /// Entries that were put; `None`: deleted.
     pub entries: BTreeMap<Key, Option<Bytes>>,
     pub shards: BTreeMap<(RingId, ShardId), ShardChanges>,
-    /// Data files were synced up to these stamps.
+    /// Stamps up to which data files were synced.
     pub marks: HashMap<ShardId, Stamp>,
     positions: HashMap<(RingId, PartitionNumber), (Epoch, Sequence)>,
     generation: u32,
@@ -50,22 +50,25 @@ pub(super) struct Beyond {
     problems: Vec<Problem>,
 }
 
-/// A shard's changes.
+/// The changes of a shard.
 #[derive(Default)]
 pub(super) struct ShardChanges {
-    /// `None`: dropped.
+    /// Its record; `None`: dropped.
     pub record: Option<ShardRecord>,
-    /// It was dropped: what the index says of it does not count.
+    /// It was dropped: its checksums in the index do not count.
     pub dropped: bool,
     pub sums: BTreeMap<u32, u32>,
-    /// Blocks that only the journal has.
     pub pending: BTreeMap<u32, Bytes>,
-    /// Blocks written home before their record: with which count of the shard's stamp.
+    /// Fresh blocks, each with the count of the stamp that wrote it.
     pub fresh: BTreeMap<u32, u64>,
 }
 
 impl Contents {
-    /// Reads the journal of a brick and opens its index. What cannot be read is among [`Contents::problems`].
+    /// Reads the journal of a brick and opens its index. `on_record` gets each record. Damage is no error, but in
+    /// [`Contents::problems`].
+    ///
+    /// # Errors
+    /// `Io`, `Unavailable`: the brick's files cannot be opened at all.
     pub fn read(stopped: &StoppedBrick, on_record: &mut dyn FnMut(&LogRecord)) -> Result<Self> {
         let (storage, geometry) = (stopped.view(), stopped.geometry);
         let mut journal = Beyond::default();
@@ -79,12 +82,12 @@ impl Contents {
         for log in meta.iter().flat_map(|meta| &meta.logs) {
             journal.positions.insert((log.ring, log.partition), (log.epoch, log.sequence));
         }
-        // All records are after-images: without a meta record, those that the index holds are taken once more.
+        // Without a meta record all records are applied, also those that the index holds: they are after-images.
         let applied = meta.as_ref().map_or_else(|| log::oldest_of_all(&*storage, geometry), |meta| Lsn(meta.applied));
         let mut take = |record: LogRecord| {
             on_record(&record);
             if !record.applied {
-                journal.take(record);
+                journal.apply(record);
             }
         };
         let from = log::oldest(&*storage, geometry, applied);
@@ -102,12 +105,12 @@ impl Contents {
         Ok(Self { below, storage, reborn, cache_bytes, index, meta, applied, log_end, segments, journal })
     }
 
-    /// The index holds everything before this.
+    /// The index holds the log up to here.
     pub fn applied(&self) -> Lsn {
         self.applied
     }
 
-    /// What the last checkpoint said beside the entries, if it can be read.
+    /// The meta record of the index, if it can be read.
     pub fn meta(&self) -> Option<&Meta> {
         self.meta.as_ref()
     }
@@ -117,32 +120,32 @@ impl Contents {
         &self.log_end
     }
 
-    /// The files of the journal.
+    /// The files of the journal, and what the log uses each for.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Records beyond the last checkpoint.
+    /// Number of records behind the last checkpoint.
     pub fn records(&self) -> u64 {
         self.journal.records
     }
 
-    /// Whether a partition has a log here.
+    /// Whether the brick has a log of the partition.
     pub fn has_log(&self, ring: RingId, partition: PartitionNumber) -> bool {
         self.log_of(ring, partition).is_some()
     }
 
-    /// The last record of a partition's log here.
+    /// Epoch and sequence of the last record of a partition's log on this brick.
     pub fn log_of(&self, ring: RingId, partition: PartitionNumber) -> Option<(Epoch, Sequence)> {
         self.journal.positions.get(&(ring, partition)).copied()
     }
 
-    /// The partitions that have a log here.
+    /// The partitions that have a log on this brick.
     pub fn logs(&self) -> impl Iterator<Item = (RingId, PartitionNumber)> {
         self.journal.positions.keys().copied()
     }
 
-    /// What reading found.
+    /// The problems found while reading.
     pub fn problems(&self) -> &[Problem] {
         &self.journal.problems
     }
@@ -155,14 +158,14 @@ impl Contents {
         self.get_index(key)
     }
 
-    /// The value that the index has.
+    /// The value in the index.
     pub(super) fn get_index(&self, key: &Key) -> Result<Option<Bytes>> {
         let Some(index) = &self.index else { return Ok(None) };
         guarded("reading an entry", || index.get(key.as_bytes()))
     }
 
-    /// Visits the entries of `from..to` in order, those of shards as the index has them, until the visitor answers false.
-    /// An entry whose seal is wrong is visited as an error, and the next one follows.
+    /// Visits the entries of `from..to` in key order until `visit` returns false; those of shards as the index has
+    /// them. A damaged entry is visited as an error.
     pub fn scan(&self, from: &Key, to: &Key, visit: &mut dyn FnMut(&Key, Result<Bytes>) -> bool) -> Result<()> {
         let mut newer = self.journal.entries.range::<Key, _>((Bound::Included(from), Bound::Excluded(to))).peekable();
         let mut go_on = true;
@@ -183,8 +186,8 @@ impl Contents {
         gone_through
     }
 
-    /// Visits the entries of the index alone, without what the journal says. Entries around a damaged page are left out
-    /// and the scan goes on behind them; then the first error is the answer, in the end.
+    /// Visits the entries of the index, without the journal. Entries around a damaged page are skipped, and the scan
+    /// continues behind them; the first error is returned at the end.
     pub fn scan_index(&self, from: &Key, to: &Key, visit: &mut dyn FnMut(&Key, Result<Bytes>) -> bool) -> Result<()> {
         let Some(index) = &self.index else { return Ok(()) };
         let (mut from, mut step, mut first_error) = (from.clone(), SKIP_MIN, None);
@@ -206,21 +209,21 @@ impl Contents {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// All keys: from, to (exclusive).
+    /// The range of all keys: from, to (exclusive).
     pub fn all_keys() -> (Key, Key) {
         (Key::from_bytes(Bytes::new()), Key::from_bytes(Bytes::from_static(&[u8::MAX])))
     }
 
-    /// Blocks of the index that this or `brick`, which was [opened to read](StoppedBrick::open_to_read), has read as they are though they do
-    /// not match their sums: what they had may be missing in all that was read.
+    /// Blocks of the index that this, or `brick`, which was [opened to read](StoppedBrick::open_to_read), has read
+    /// though they do not match their sums: entries may be missing in all that was read.
     pub fn wrong_index_blocks(&self, brick: &Brick) -> Vec<Problem> {
         let own = self.index.as_ref().map_or_else(Vec::new, RedbIndex::wrong_blocks);
         let all: BTreeSet<u64> = own.into_iter().chain(brick.wrong_index_blocks()).collect();
         all.into_iter().map(wrong_block).collect()
     }
 
-    /// Which blocks of the index's file do not match their sums, and whether each page has the checksum that its parent says;
-    /// reads all of the file.
+    /// Reads the whole file of the index. -> the blocks that do not match their sums, and pages that do not have the
+    /// checksum that their parents have for them.
     pub fn check_index_pages(&self) -> Vec<Problem> {
         let view = CopyOnWriteStorage::new(self.below.clone());
         let pages = match guarded("checking the pages", || RedbIndex::check_pages(&view, self.cache_bytes)) {
@@ -228,13 +231,13 @@ impl Contents {
             Err(error) => return vec![Problem::index(error.to_string())],
         };
         let flipped = pages.flipped.iter().map(|block| {
-            let what = format!("block {block} has a flipped bit; it is put right when it is read");
+            let what = format!("block {block} has a flipped bit; it is repaired when it is read");
             Problem::new(crate::index::FILE, Some(block * INDEX_BLOCK_BYTES as u64), what)
         });
         let wrong = pages.wrong.into_iter().map(wrong_block);
         let tree = match pages.tree {
             Ok(true) => None,
-            Ok(false) => Some(Problem::index("a page has another checksum than its parent says")),
+            Ok(false) => Some(Problem::index("a page does not have the checksum that its parent has for it")),
             Err(error) => Some(Problem::index(error.to_string())),
         };
         flipped.chain(wrong).chain(tree).collect()
@@ -246,10 +249,10 @@ fn wrong_block(block: u64) -> Problem {
     Problem::new(crate::index::FILE, Some(block * INDEX_BLOCK_BYTES as u64), what)
 }
 
-/// Positions that are left out behind a damaged page, at first; doubled until the scan goes on.
+/// Positions that a scan skips behind a damaged page at first; doubled until it can continue.
 const SKIP_MIN: u64 = 1 << 12;
 
-/// The first key that lies `step` positions behind this one.
+/// The first key `step` positions behind this one.
 fn behind(key: &Key, step: u64) -> Key {
     let mut head = [0; 7];
     let count = key.as_bytes().len().min(7);
@@ -260,7 +263,7 @@ fn behind(key: &Key, step: u64) -> Key {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        // Closing writes (to memory), and reads pages for it: a damaged one must not end the process.
+        // Closing the index reads pages and writes to memory: a damaged page must not end the process.
         let index = self.index.take();
         let _ = guarded("closing the index", || {
             drop(index);
@@ -270,10 +273,10 @@ impl Drop for Contents {
 }
 
 impl Beyond {
-    fn take(&mut self, found: LogRecord) {
+    fn apply(&mut self, found: LogRecord) {
         self.records += 1;
         if found.generation < self.generation || found.stable < self.stable || found.stable > found.lsn {
-            self.problem(&found, "generation or stable position are not those of a record here".into());
+            self.problem(&found, "its generation or stable position cannot be that of a record here".into());
         }
         (self.generation, self.stable) = (found.generation, found.stable);
         match &found.body {
@@ -294,7 +297,7 @@ impl Beyond {
         self.problems.push(Problem::new(&found.file, Some(found.offset), what));
     }
 
-    /// Records of one partition have no gaps.
+    /// Checks that the record comes next in its partition's log.
     fn follow(&mut self, found: &LogRecord, record: &Record) {
         let here = (record.epoch, record.sequence);
         let at = (record.ring, record.partition);

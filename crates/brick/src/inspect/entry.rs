@@ -1,4 +1,4 @@
-//! Keys and values of the index, decoded and checked one by one. `docs/format/index.md` is the document.
+//! Decodes and checks keys and values of the index one by one. `docs/format/index.md` describes them.
 
 use crate::CRC_BLOCKS;
 use crate::machine::decode_group;
@@ -14,7 +14,7 @@ pub enum Entry {
     Content { inode: InodeId, bytes: Bytes },
     /// An extended attribute.
     Xattr { inode: InodeId, name: Bytes, value: Bytes },
-    /// What a partition with names of a directory knows of it.
+    /// What a partition that has names of a directory knows of the directory.
     Stub { directory: InodeId, record: StubRecord },
     /// A name.
     Name { directory: InodeId, name: Name, record: NameRecord },
@@ -24,36 +24,36 @@ pub enum Entry {
     Checksums { shard: ShardId, group: u16, sums: Vec<u32> },
     /// A partition's counters.
     Partition { record: PartitionRecord },
-    /// An op over several partitions.
+    /// The intent of an op over several partitions.
     Intent { intent: IntentId, record: IntentRecord },
-    /// A leg that was taken.
+    /// A leg of such an op that this partition has executed.
     LegDone { intent: IntentId, number: u16 },
     /// The last result in a slot of a session.
     Session { session: SessionId, slot: u16, record: SessionRecord },
-    /// An inode without a name.
+    /// An inode without a name, which may be open.
     Orphan { inode: InodeId },
-    /// A file whose times may be behind what was answered.
+    /// A file whose times may be older than those in answers.
     Writing { inode: InodeId },
-    /// Fast writes of the partition may not be on stable storage.
+    /// A marker: fast writes of the partition may not be on stable storage.
     Loose,
-    /// A data id that was given up.
+    /// A data id whose shards are to be removed.
     Garbage { data: DataId, record: GarbageRecord },
-    /// What a rename of another partition holds; without a name: the volume's moves of directories.
+    /// A name that a rename of another partition holds; without a name: the volume's moves of directories.
     Hold {
-        /// Its directory.
+        /// The directory.
         directory: InodeId,
         /// The name.
         name: Bytes,
-        /// Whose hold it is.
+        /// The intent that holds it.
         intent: IntentId,
     },
-    /// How far a replica that learns has come.
+    /// The progress of a learner.
     Heal { record: HealRecord },
-    /// Fast writes that may not be on every member.
+    /// Fast writes of a shard that may not be on every member.
     Unsettled { shard: ShardId, record: UnsettledRecord },
 }
 
-/// As `docs/format/index.md` numbers them.
+/// Numbers of the tables in `docs/format/index.md`.
 const OBJECTS: u8 = 1;
 const WORK: u8 = 2;
 const OWN: u8 = 3;
@@ -65,7 +65,7 @@ const GROUPS_MAX: u16 = 16;
 type Decoded<T> = std::result::Result<T, String>;
 
 impl Entry {
-    /// Decodes an entry; the error says what is wrong with it.
+    /// Decodes an entry. The error says what is wrong with it.
     pub fn decode(key: &Key, value: Bytes) -> Decoded<(KeyPrefix, Self)> {
         let (Some(kind), Some(place), Some(id)) = (key.kind(), key.prefix(), key.id()) else {
             return Err("a key of no known kind".into());
@@ -85,10 +85,10 @@ impl Entry {
             _ if kind == Kind::Unsettled => {
                 let shard = ShardId { volume: place.volume, data: DataId(id), index: number(&key.rest(), 0)? };
                 check(key.rest().len() == 8, "a shard's key of the wrong length")?;
-                check(place.position == shard.position(), "the shard's position is another")?;
+                check(place.position == shard.position(), "the key's position is not the shard's")?;
                 Self::Unsettled { shard, record: whole(value)? }
             }
-            _ => Self::Heal { record: alone(&key.rest(), value)? },
+            _ => Self::Heal { record: without_rest(&key.rest(), value)? },
         };
         Ok((place, entry))
     }
@@ -96,16 +96,16 @@ impl Entry {
     fn decode_object(kind: Kind, id: u128, key: &Key, place: KeyPrefix, value: Bytes) -> Decoded<Self> {
         let rest = key.rest();
         let inode = InodeId::from_bits(id);
-        // A directory's names rest elsewhere as well, where its stub says.
+        // Stubs and names are also at other positions: where the directory's spread puts them.
         if kind < Kind::Stub && place.position != inode.position() {
             return Err(format!("the position of {inode:?} is {:08x}", inode.position().0));
         }
         match kind {
-            Kind::Inode => Ok(Self::Inode { inode, record: alone(&rest, value)? }),
-            Kind::Stub => Ok(Self::Stub { directory: inode, record: alone(&rest, value)? }),
+            Kind::Inode => Ok(Self::Inode { inode, record: without_rest(&rest, value)? }),
+            Kind::Stub => Ok(Self::Stub { directory: inode, record: without_rest(&rest, value)? }),
             Kind::Content => {
-                check(rest.is_empty(), "the key goes on behind its kind")?;
-                check(value.len() <= INLINE_MAX as usize, "more bytes than may rest beside an inode")?;
+                check(rest.is_empty(), "the key is longer than one of its kind")?;
+                check(value.len() <= INLINE_MAX as usize, "more bytes than are stored beside an inode")?;
                 Ok(Self::Content { inode, bytes: value })
             }
             Kind::Xattr => {
@@ -120,14 +120,14 @@ impl Entry {
             Kind::Shard => {
                 let shard = ShardId { volume: place.volume, data: DataId(id), index: number(&rest, 0)? };
                 check(rest.len() == 8, "a shard's key of the wrong length")?;
-                check(place.position == shard.position(), "the shard's position is another")?;
+                check(place.position == shard.position(), "the key's position is not the shard's")?;
                 Ok(Self::Shard { shard, record: whole(value)? })
             }
             _ => {
                 let shard = ShardId { volume: place.volume, data: DataId(id), index: number(&rest, 0)? };
                 let group = short(&rest, 8)?;
                 check(rest.len() == 10, "a key of checksums of the wrong length")?;
-                check(place.position == shard.position(), "the shard's position is another")?;
+                check(place.position == shard.position(), "the key's position is not the shard's")?;
                 check(group < GROUPS_MAX, "checksums behind the end of a shard")?;
                 let sums = decode_group(&value).map_err(|error| error.to_string())?;
                 debug_assert_eq!(sums.len(), CRC_BLOCKS as usize);
@@ -141,11 +141,12 @@ impl Entry {
         let partitions_own = !matches!(kind, Kind::Orphan | Kind::Writing | Kind::Garbage | Kind::Hold);
         check(!partitions_own || place.volume == VolumeId(0), "a partition's own entry in a volume")?;
         match kind {
-            Kind::Partition => Ok(Self::Partition { record: alone(&rest, value)? }),
-            Kind::Intent => Ok(Self::Intent { intent: IntentId(id), record: alone(&rest, value)? }),
+            Kind::Partition => Ok(Self::Partition { record: without_rest(&rest, value)? }),
+            Kind::Intent => Ok(Self::Intent { intent: IntentId(id), record: without_rest(&rest, value)? }),
             Kind::LegDone => {
                 check(rest.len() == 2, "a leg's key of the wrong length")?;
-                // Of a directory that was made its id, so that nobody is told of it before its name is there.
+                // A leg that makes a directory has the inode's id: no client learns it before the directory's name
+                // exists.
                 check(value[..] == [0] || value.len() == 16, "a leg's value is one byte, 0, or an inode's id")?;
                 Ok(Self::LegDone { intent: IntentId(id), number: short(&rest, 0)? })
             }
@@ -159,32 +160,32 @@ impl Entry {
             }
             Kind::Orphan => {
                 let inode = InodeId::from_bits(id);
-                check(rest.is_empty(), "the key goes on behind its kind")?;
+                check(rest.is_empty(), "the key is longer than one of its kind")?;
                 check(matches!(value[..], [0 | 1]), "an orphan's value is one byte, 0 or 1")?;
-                check(place.position == inode.position(), "the inode's position is another")?;
+                check(place.position == inode.position(), "the key's position is not the inode's")?;
                 Ok(Self::Orphan { inode })
             }
             Kind::Writing => {
                 let inode = InodeId::from_bits(id);
-                check(rest.is_empty(), "the key goes on behind its kind")?;
+                check(rest.is_empty(), "the key is longer than one of its kind")?;
                 check(value[..] == [0], "the value of a file that is being written is one byte, 0")?;
-                check(place.position == inode.position(), "the inode's position is another")?;
+                check(place.position == inode.position(), "the key's position is not the inode's")?;
                 Ok(Self::Writing { inode })
             }
             Kind::Loose => {
-                check(rest.is_empty(), "the key goes on behind its kind")?;
-                check(value[..] == [0], "the value of a note of fast writes is one byte, 0")?;
+                check(rest.is_empty(), "the key is longer than one of its kind")?;
+                check(value[..] == [0], "the value of the marker of fast writes is one byte, 0")?;
                 Ok(Self::Loose)
             }
             Kind::Hold => {
                 check(rest.len() <= XATTR_NAME_MAX, "a name of more than 255 bytes")?;
                 Ok(Self::Hold { directory: InodeId::from_bits(id), name: rest, intent: whole(value)? })
             }
-            _ => Ok(Self::Garbage { data: DataId(id), record: alone(&rest, value)? }),
+            _ => Ok(Self::Garbage { data: DataId(id), record: without_rest(&rest, value)? }),
         }
     }
 
-    /// The kind's name.
+    /// The kind of the entry.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Inode { .. } => Kind::Inode,
@@ -208,7 +209,7 @@ impl Entry {
         }
     }
 
-    /// Whether content of so many bytes may be a symlink's target.
+    /// Whether content of this length, in bytes, can be a symlink's target.
     pub(super) fn fits_symlink(bytes: usize) -> bool {
         (1..=SYMLINK_MAX).contains(&bytes)
     }
@@ -222,9 +223,9 @@ fn whole<T: Wire>(value: Bytes) -> Decoded<T> {
     T::from_bytes(value).map_err(|error| error.to_string())
 }
 
-/// The value of a key that ends with its kind.
-fn alone<T: Wire>(rest: &Bytes, value: Bytes) -> Decoded<T> {
-    check(rest.is_empty(), "the key goes on behind its kind")?;
+/// Decodes the value of a key that ends with its kind.
+fn without_rest<T: Wire>(rest: &Bytes, value: Bytes) -> Decoded<T> {
+    check(rest.is_empty(), "the key is longer than one of its kind")?;
     whole(value)
 }
 

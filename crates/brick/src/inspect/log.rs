@@ -1,4 +1,4 @@
-//! The journal as it rests: its segments, the records of its log, and why the log ends where it does.
+//! The journal on the disk: its segments, the records of its log, and why the log ends where it does.
 
 use super::Problem;
 use crate::index::meta::Meta;
@@ -11,56 +11,56 @@ use hekate_proto::{Record, Result, ShardId, Stamp, Wire};
 /// A file of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Its path in the brick.
+    /// Path of the file, relative to the brick's directory.
     pub file: String,
-    /// The number in its header.
+    /// The segment number in its header.
     pub number: Option<u64>,
-    /// What it is to the log.
+    /// What the log uses it for.
     pub used: SegmentUse,
 }
 
-/// What a segment is to the log.
+/// What the log uses a file of the journal for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SegmentUse {
-    /// The log needs it.
+    /// It is a segment of the log that is kept.
     InUse,
-    /// A checkpoint has covered it; the log may use the file again.
+    /// A checkpoint has covered it, and the log may reuse the file.
     Recyclable,
-    /// Never used.
+    /// It was never used.
     Zero,
-    /// Of an end of the log that a power cut took back.
+    /// It is behind the log's end: a power cut took the records that led to it.
     Stale,
-    /// Its header is neither zero nor a header.
+    /// Its header cannot be read, or does not belong into this file: why.
     Unreadable(String),
 }
 
 /// A record of the log.
 #[derive(Debug, Clone)]
 pub struct LogRecord {
-    /// Where it begins.
+    /// Position of the record.
     pub lsn: Lsn,
-    /// The file that it rests in.
+    /// The file that has it.
     pub file: String,
-    /// Its first byte there.
+    /// Offset in that file, in bytes.
     pub offset: u64,
-    /// How often the brick had been opened when it was appended.
+    /// Number of openings of the brick when it was appended.
     pub generation: u32,
     /// The log was on stable storage up to here when it was appended.
     pub stable: Lsn,
-    /// Whether the index holds it already.
+    /// Whether the index holds it.
     pub applied: bool,
-    /// What it says.
+    /// Its body.
     pub body: LogBody,
 }
 
-/// What a record says.
+/// The body of a record.
 #[derive(Debug, Clone)]
 pub enum LogBody {
-    /// A change of a partition.
+    /// A record of a partition.
     Change(Record),
-    /// Data files that were on stable storage up to these stamps.
+    /// A mark: data files that were on stable storage up to these stamps.
     Mark(Vec<(ShardId, Stamp)>),
-    /// Its checksum is right and it is neither.
+    /// Its checksum is right, and it is neither.
     Malformed(String),
 }
 
@@ -71,17 +71,18 @@ pub struct LogEnd {
     pub at: Lsn,
     /// The file.
     pub file: String,
-    /// Where in it.
+    /// Offset in that file, in bytes.
     pub offset: u64,
-    /// Why what is there is not the next record.
+    /// Why the bytes there are not the next record.
     pub why: String,
-    /// A record was begun there and did not reach the disk whole.
+    /// Whether a record was begun there that did not reach the disk whole.
     pub torn: bool,
-    /// The log was on stable storage beyond this: something that was synced cannot be read.
+    /// The damage, if the log was on stable storage beyond its end: something that was synced cannot be read.
     pub damage: Option<Problem>,
 }
 
-/// Goes through the log from `from` on, as recovery does. `meta`: what the index says of it, if it can be read. -> where it ends.
+/// Reads the log from `from` on, as recovery does. `meta`: the meta record of the index, if it can be read. -> where
+/// the log ends.
 pub(super) fn walk(
     storage: &dyn Storage,
     geometry: Geometry,
@@ -102,7 +103,7 @@ pub(super) fn walk(
                 visit(record_of(storage, geometry, applied, found));
             }
             Ok(None) => break,
-            // A header of another brick, or a file that cannot be read.
+            // The header of another brick, or a file that cannot be read.
             Err(error) => {
                 refused = Some(error.to_string());
                 break;
@@ -121,7 +122,8 @@ pub(super) fn walk(
                 let proof_file = geometry.path_of(geometry.number_of(proof));
                 let proof = geometry.offset_of(proof);
                 let what = format!(
-                    "a record that was on stable storage is unreadable ({why}); the record in {proof_file} at offset {proof} proves it"
+                    "a record that was on stable storage is unreadable ({why}); the record in {proof_file} at offset \
+                     {proof} proves it"
                 );
                 Some(Problem::new(&file, Some(offset), what))
             }
@@ -164,7 +166,8 @@ fn header_at(storage: &dyn Storage, geometry: Geometry, lsn: Lsn) -> Option<Reco
     RecordHeader::decode(&bytes_at(storage, &path, geometry.offset_of(lsn), RECORD_HEADER_BYTES)).ok()
 }
 
-/// The rule of `docs/format/journal.md` ("Where the log ends") that holds at the end, and whether a record is torn there.
+/// Which rule of `docs/format/journal.md` ("Where the log ends") ends the log there, and whether a record is torn
+/// there.
 fn why_it_ends(storage: &dyn Storage, geometry: Geometry, at: Lsn, generation: u32) -> (String, bool) {
     let (number, offset) = (geometry.number_of(at), geometry.offset_of(at));
     let path = geometry.path_of(number);
@@ -180,18 +183,27 @@ fn why_it_ends(storage: &dyn Storage, geometry: Geometry, at: Lsn, generation: u
         Err(error) => return (format!("the {} bytes there are no record header: {}", bytes.len(), error.0), true),
     };
     if header.lsn != at {
-        return (format!("what is there belongs to position {}, an earlier use of the file", header.lsn.0), false);
+        return (
+            format!("the record there is that of position {}, from an earlier use of the file", header.lsn.0),
+            false,
+        );
     }
     if header.generation < generation {
         let older = header.generation;
         return (
-            format!("the record there is of generation {older}, before {generation}: an earlier end of the log"),
+            format!(
+                "the record there has generation {older}, older than {generation}: it is behind an earlier end of \
+                 the log"
+            ),
             false,
         );
     }
     let end = offset + RECORD_HEADER_BYTES as u64 + u64::from(header.body_bytes);
     if end > geometry.segment_bytes {
-        return (format!("the record there says {} bytes, more than its segment has", header.body_bytes), true);
+        return (
+            format!("the record there has a length of {} bytes, more than its segment holds", header.body_bytes),
+            true,
+        );
     }
     let body = bytes_at(storage, &path, offset + RECORD_HEADER_BYTES as u64, header.body_bytes as usize);
     let sum = crc32c::crc32c(&body);
@@ -205,10 +217,10 @@ fn why_it_ends(storage: &dyn Storage, geometry: Geometry, at: Lsn, generation: u
     if header.kind == EntryKind::End {
         return (format!("the segment ends there and segment {} was not begun", number + 1), false);
     }
-    ("the record there cannot be taken".into(), true)
+    ("the record there cannot be decoded".into(), true)
 }
 
-/// `None`: the header is all zeros.
+/// The header of a segment's file. `None`: it is all zeros.
 fn segment_header(storage: &dyn Storage, path: &str) -> std::result::Result<Option<SegmentHeader>, String> {
     let bytes = bytes_at(storage, path, 0, 64);
     if bytes.len() < 64 {
@@ -220,7 +232,7 @@ fn segment_header(storage: &dyn Storage, path: &str) -> std::result::Result<Opti
     SegmentHeader::decode(&bytes).map(Some).map_err(|error| error.0.into())
 }
 
-/// Every file of the journal.
+/// All files of the journal.
 pub(super) fn segments(storage: &dyn Storage, geometry: Geometry, applied: Lsn, end: Lsn) -> Vec<Segment> {
     // A checkpoint keeps the segment before that of `applied`, for replicas that lack its last records.
     let kept = geometry.number_of(applied).saturating_sub(1);
@@ -231,7 +243,7 @@ pub(super) fn segments(storage: &dyn Storage, geometry: Geometry, applied: Lsn, 
         }
         if header.segment_bytes != geometry.segment_bytes || header.number % geometry.segments != index {
             return SegmentUse::Unreadable(format!(
-                "segment {} of {} bytes has no place here",
+                "segment {} of {} bytes does not belong into this file",
                 header.number, header.segment_bytes
             ));
         }
@@ -252,7 +264,7 @@ pub(super) fn segments(storage: &dyn Storage, geometry: Geometry, applied: Lsn, 
     (0..geometry.segments).map(segment).collect()
 }
 
-/// Where the oldest records rest that still lead up to `applied`.
+/// The position of the oldest records from which the log can be read up to `applied`.
 pub(super) fn oldest(storage: &dyn Storage, geometry: Geometry, applied: Lsn) -> Lsn {
     let number = geometry.number_of(applied);
     let before = number.saturating_sub(1);
@@ -262,7 +274,7 @@ pub(super) fn oldest(storage: &dyn Storage, geometry: Geometry, applied: Lsn) ->
     }
 }
 
-/// The first position of the oldest segment that the files hold: where to begin if the index cannot tell.
+/// The start of the oldest segment in the files: where to begin if the index does not say.
 pub(super) fn oldest_of_all(storage: &dyn Storage, geometry: Geometry) -> Lsn {
     let numbers = (0..geometry.segments).filter_map(|index| {
         let header = segment_header(storage, &geometry.path_of(index)).ok().flatten()?;

@@ -1,4 +1,4 @@
-//! Bytes of the journal. `docs/format/journal.md` is the document and has the byte maps.
+//! Encoding of the journal's headers and marks. `docs/format/journal.md` has the byte maps.
 
 use super::Lsn;
 use hekate_proto::{BrickId, Input, Malformed, ShardId, Stamp, Wire, wire_struct};
@@ -11,7 +11,7 @@ pub const RECORD_HEADER_BYTES: usize = 40;
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"HEKJSEG1");
 pub(super) const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"HKJR");
 
-/// What a record of the journal holds.
+/// The kind of a record in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -19,24 +19,24 @@ pub enum EntryKind {
     Change = 1,
     /// [`Mark`].
     Mark = 2,
-    /// Nothing: the log goes on in the next segment.
+    /// No body: the log goes on in the next segment.
     End = 3,
 }
 
 wire_struct! {
-    /// These shards' data files are on stable storage up to these stamps.
+    /// A mark: the data files of these shards are on stable storage up to these stamps.
     pub struct Mark {
-        /// Which, and up to which write.
+        /// Each shard with the stamp of the last write that is stable.
         pub shards: Vec<(ShardId, Stamp)>,
     }
 
-    /// First block of a segment.
+    /// The header of a segment.
     pub struct SegmentHeader {
-        /// Which brick's journal.
+        /// The brick that the journal belongs to.
         pub brick: BrickId,
         /// Number of the segment in the log, from 1.
         pub number: u64,
-        /// Bytes of every segment.
+        /// Bytes of each segment.
         pub segment_bytes: u64,
     }
 }
@@ -65,18 +65,18 @@ impl SegmentHeader {
     }
 }
 
-/// Header of a record.
+/// The header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHeader {
     pub kind: EntryKind,
     pub body_bytes: u32,
     pub body_checksum: u32,
-    /// Where it begins in the log.
+    /// Position of the record in the log.
     pub lsn: Lsn,
-    /// The log was on stable storage up to here when this was appended.
+    /// The log was on stable storage up to here when the record was appended.
     pub stable: Lsn,
-    /// How often the journal was opened for writing: records that a power cut left beyond the log's end have a lesser
-    /// one than those that overwrite them.
+    /// Number of openings of the brick, up to the one that appended the record. A record that a power cut left beyond
+    /// the log's end has a lower number than those that overwrite it.
     pub generation: u32,
 }
 

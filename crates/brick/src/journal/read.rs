@@ -1,4 +1,4 @@
-//! Reading the journal: recovery, and records for replicas that lack them.
+//! Reads the journal: for recovery, and for replicas that lack records.
 
 use super::format::*;
 use super::{Geometry, Lsn};
@@ -8,10 +8,10 @@ use bytes::Bytes;
 use hekate_proto::{Error, Result, Wire};
 use std::sync::Arc;
 
-/// What the kernel reads at once: after an error page by page.
+/// Bytes read at a time where a larger read failed: a page of the page cache.
 const PAGE_BYTES: usize = 4096;
 
-/// A record as it rests in the journal.
+/// A record in the journal.
 #[derive(Debug, Clone)]
 pub struct Found {
     pub kind: EntryKind,
@@ -20,15 +20,15 @@ pub struct Found {
     pub body: Bytes,
 }
 
-/// Goes through the log from a position on.
+/// Reads the log from a position on.
 pub struct Reader<'a> {
     storage: &'a dyn Storage,
     geometry: Geometry,
     at: Lsn,
     generation: u32,
-    /// Records of this opening or a later one cannot be there.
+    /// The generation of this opening: records of it or of a later one are damage.
     opening: u32,
-    /// From here on nothing counts that is older.
+    /// Position and generation of the last opening: from there on records of earlier generations are ignored.
     resumed: (Lsn, u32),
     current: Option<(u64, Arc<dyn StorageFile>)>,
 }
@@ -38,8 +38,8 @@ impl<'a> Reader<'a> {
         Self { storage, geometry, at: from, generation: 0, opening: u32::MAX, resumed: (Lsn(0), 0), current: None }
     }
 
-    /// Of a brick whose index says this: where its last opening went on, what an earlier one left torn may have become whole, with the
-    /// bytes that were written over it.
+    /// Ignores records of earlier generations from where the last opening resumed. One that was torn there may have
+    /// been completed by bytes that were written over it.
     pub fn after(mut self, meta: &Meta) -> Self {
         self.resumed = (Lsn(meta.resumed), meta.generation);
         self
@@ -49,14 +49,14 @@ impl<'a> Reader<'a> {
         lsn >= self.resumed.0 && generation < self.resumed.1
     }
 
-    /// For the opening of this generation: a record that says that it, or a later one, has written it is damage.
+    /// Sets the generation of this opening. A record of it, or of a later one, is damage.
     pub fn of_opening(mut self, generation: u32) -> Self {
         self.opening = generation;
         self
     }
 
-    /// Nothing older than what rests right before the position is read: a record that an earlier power cut left beyond
-    /// the log's end may begin exactly where the log went on to.
+    /// Ignores records older than the one in front of the position. A power cut may have left such a record beyond the
+    /// log's end, and it may begin exactly at a position that the log reached later.
     pub fn after_what_is_before(mut self) -> Result<Self> {
         let (number, offset) = (self.geometry.number_of(self.at), self.geometry.offset_of(self.at));
         let first = if offset > SEGMENT_HEADER_BYTES { number } else { number.saturating_sub(1).max(1) };
@@ -66,17 +66,22 @@ impl<'a> Reader<'a> {
         Ok(self)
     }
 
-    /// Where the log ends, once `next` has said `None`.
+    /// The position of the next record; the log's end, once `next` has returned `None`.
     pub fn position(&self) -> Lsn {
         self.at
     }
 
-    /// The next record, or `None` at the end of the log.
+    /// The next record; `None` at the end of the log.
+    ///
+    /// # Errors
+    /// `Damaged`: a segment of another brick or size, or a record that breaks journal invariant 4 or 5. `Io`: the disk
+    /// cannot read it.
     pub fn next(&mut self) -> Result<Option<Found>> {
         loop {
             let Some(file) = self.segment(self.geometry.number_of(self.at))? else { return Ok(None) };
             let Some(found) = self.record_at(&*file, self.at)? else { return Ok(None) };
-            // What a power cut left beyond an earlier end is older than what came after it.
+            // A record that a power cut left beyond an earlier end is of an older generation than what was appended
+            // later.
             if found.generation < self.generation || self.is_left_behind(self.at, found.generation) {
                 return Ok(None);
             }
@@ -88,15 +93,15 @@ impl<'a> Reader<'a> {
             }
             let next = self.geometry.number_of(self.at) + 1;
             if self.segment(next)?.is_none() {
-                // The end mark was written and the next segment was not begun: the log ends before the mark.
+                // The end record was written, and the next segment was not begun: the log ends before the end record.
                 return Ok(None);
             }
             self.at = self.geometry.start_of(next);
         }
     }
 
-    /// Goes on behind what cannot be read: where its header says that the next record begins; if that is damaged too, at the first of
-    /// these places, where records are known to begin; else with the next segment.
+    /// Moves behind a place that cannot be read: to the next record, if this one's header is whole; else to the first
+    /// of the `known` positions in this segment, at which records begin; else to the next segment.
     pub fn skip_damage(&mut self, known: &[Lsn]) -> Result<()> {
         let (number, at) = (self.geometry.number_of(self.at), self.at);
         let next = self.geometry.start_of(number + 1);
@@ -106,7 +111,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Where a record ends of which the body is damaged and the header is not.
+    /// The end of the record at the position, if its header is whole.
     fn end_by_header(&mut self) -> Result<Option<Lsn>> {
         let Some(file) = self.segment(self.geometry.number_of(self.at))? else { return Ok(None) };
         let mut header = [0u8; RECORD_HEADER_BYTES];
@@ -123,13 +128,13 @@ impl<'a> Reader<'a> {
         }
         let ((path, offset), now) = (self.place(), self.opening);
         let what = format!(
-            "{path} at offset {offset}: a record of opening {found}, this is opening {now} (journal invariant 5): index and \
-             journal are not of one time; was one of them restored from a copy?"
+            "{path} at offset {offset}: a record of opening {found}, this is opening {now} (journal invariant 5): the \
+             index and the journal are from different times; was one of them restored from a copy?"
         );
         Err(Error::Damaged { what })
     }
 
-    /// The file of a segment, if it holds that number now.
+    /// The file of a segment, if its header has that number.
     fn segment(&mut self, number: u64) -> Result<Option<Arc<dyn StorageFile>>> {
         if let Some((held, file)) = &self.current
             && *held == number
@@ -171,7 +176,8 @@ impl<'a> Reader<'a> {
         if header.stable > lsn {
             let (path, offset) = self.place();
             let what = format!(
-                "{path} at offset {offset}: a record says that the log was stable behind it (journal invariant 4)"
+                "{path} at offset {offset}: a record claims that the log was stable beyond its own position (journal \
+                 invariant 4)"
             );
             return Err(Error::Damaged { what });
         }
@@ -188,7 +194,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// Where recovery begins must be there: `Damaged` if that segment's header cannot be read.
+    /// Checks the segment in which recovery begins: `Damaged` if its header is unreadable.
     pub fn check_start(&mut self) -> Result<()> {
         let number = self.geometry.number_of(self.at);
         match self.segment(number)? {
@@ -203,10 +209,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Looks behind the log's end: was something on stable storage that cannot be read, or did a power cut tear a tail off?
+    /// Searches the segments behind the log's end for records: for proof that something unreadable was on stable
+    /// storage, and for what a power cut tore off.
     pub fn look_behind(&self) -> Result<Behind> {
         let end = self.at;
-        let mut behind = Behind { proof: None, given_up: 0, torn: self.torn_at_end()? };
+        let mut behind = Behind { proof: None, dropped: 0, torn: self.torn_at_end()? };
         let last = self.geometry.number_of(end) + self.geometry.segments - 1;
         for number in self.geometry.number_of(end)..=last {
             let from = if number == self.geometry.number_of(end) { self.geometry.offset_of(end) } else { 0 };
@@ -214,7 +221,7 @@ impl<'a> Reader<'a> {
                 let counts =
                     header.generation >= self.generation && !self.is_left_behind(header.lsn, header.generation);
                 if counts && header.lsn >= end {
-                    behind.given_up += 1;
+                    behind.dropped += 1;
                     if header.stable > end && behind.proof.is_none() {
                         behind.proof = Some(header.lsn);
                     }
@@ -224,8 +231,8 @@ impl<'a> Reader<'a> {
         Ok(behind)
     }
 
-    /// Headers that are where they say, whatever the segment's own header says: records tell where they belong. There are none in
-    /// what cannot be read, as there are none in what is damaged.
+    /// Headers of records that are at the position that they name, whatever the segment's own header says. A sector
+    /// that cannot be read has none.
     fn headers_in(&self, number: u64, from: usize) -> Result<Vec<RecordHeader>> {
         let mut bytes = vec![0u8; self.geometry.segment_bytes as usize];
         let file = self.storage.open(&self.geometry.path_of(number), false);
@@ -251,7 +258,7 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// Why what rests at the log's end is no record though it says that it belongs there.
+    /// Why the bytes at the log's end are no record, if they name that position.
     fn torn_at_end(&self) -> Result<Option<&'static str>> {
         let number = self.geometry.number_of(self.at);
         let mut bytes = [0u8; RECORD_HEADER_BYTES];
@@ -287,7 +294,8 @@ fn failed_at(what: &str, error: std::io::Error) -> Error {
     }
 }
 
-/// What a disk cannot read is damaged: it gives EIO for a sector that it knows to be so, and other bytes for one that it does not.
+/// An unreadable sector as `None`: a disk answers EIO for a sector that it knows to be damaged, and wrong bytes for one
+/// that it does not.
 pub fn if_readable<T>(read: Result<Option<T>>) -> Result<Option<T>> {
     match read {
         Err(Error::Io { .. }) => Ok(None),
@@ -295,14 +303,14 @@ pub fn if_readable<T>(read: Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
-/// What is behind the log's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Behind {
-    /// A record that says that the log was stable beyond the end: something that had been synced is unreadable.
+    /// Position of a record that says that the log was stable beyond its end: what is unreadable at the end had been
+    /// synced.
     pub proof: Option<Lsn>,
-    /// Headers of records that follow a torn one.
-    pub given_up: u64,
-    /// Why the record at the end is none.
+    /// Number of record headers at and behind the end: these records are dropped.
+    pub dropped: u64,
+    /// Why the bytes at the end are no record.
     pub torn: Option<&'static str>,
 }
 

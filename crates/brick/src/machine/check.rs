@@ -1,8 +1,8 @@
-//! What a record may not say. It is refused before it is journaled, on the first replica that sees it: so no record
-//! can trip an assertion on one replica after the other.
+//! What a record may not say. A record that breaks a rule is refused before it is journaled, by the first replica that
+//! gets it, so that no record trips an assertion on one replica after the other.
 
 use super::overlay::{Before, SHARD_BLOCKS};
-use super::{Learned, LogPosition, State};
+use super::{KnownShards, LogPosition, State};
 use hekate_proto::*;
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,11 +10,11 @@ fn refuse(invariant: &str, what: impl std::fmt::Display) -> Error {
     Error::bug(format!("a record was refused, since {invariant} would not hold: {what}"))
 }
 
-/// Shards that the record writes and of which only the index may know.
-pub fn shards_to_learn(state: &State, learned: &Learned, record: &Record) -> Vec<(RingId, ShardId)> {
+/// Shards that the record changes and whose records only the index has.
+pub fn unknown_shards(state: &State, known_shards: &KnownShards, record: &Record) -> Vec<(RingId, ShardId)> {
     let mut unknown = Vec::new();
     for shard in record.changes.iter().filter_map(Change::shard) {
-        let known = learned.contains_key(&shard) || state.shard_layers(shard).next().is_some();
+        let known = known_shards.contains_key(&shard) || state.shard_layers(shard).next().is_some();
         if !known && !unknown.contains(&(record.ring, shard)) {
             unknown.push((record.ring, shard));
         }
@@ -22,8 +22,8 @@ pub fn shards_to_learn(state: &State, learned: &Learned, record: &Record) -> Vec
     unknown
 }
 
-/// Whether a record may come after this position: the next one of the same log, or the first of another that is newer. A fast
-/// write is in no log, and of no earlier view.
+/// Whether a record may follow this position: it is the next one of the same log, or the first of a newer log
+/// (`BeginLog`). A fast write is in no log; its epoch is not older than the position's.
 pub fn follows(at: LogPosition, record: &Record) -> bool {
     if record.is_fast() {
         return record.epoch >= at.epoch;
@@ -35,7 +35,7 @@ pub fn follows(at: LogPosition, record: &Record) -> bool {
     at.sequence.0.checked_add(1) == Some(record.sequence.0) && record.epoch >= at.epoch
 }
 
-/// What can be told from the record alone.
+/// Checks what can be checked of the record alone.
 pub fn form(record: &Record) -> Result<()> {
     for change in &record.changes {
         match change {
@@ -109,8 +109,8 @@ fn zeros_behind_end(shard: ShardId, record: &ShardRecord, run: &BlockRun, bytes:
     Err(refuse("data invariant 6", format_args!("bytes behind {} of {shard:?}", record.length)))
 }
 
-/// What can be told from the record and what the brick holds.
-pub fn record(state: &State, learned: &Learned, record: &Record) -> Result<()> {
+/// Checks the record against what the brick holds.
+pub fn record(state: &State, known_shards: &KnownShards, record: &Record) -> Result<()> {
     form(record)?;
     let at = state.position(record.ring, record.partition);
     if !follows(at, record) {
@@ -123,14 +123,14 @@ pub fn record(state: &State, learned: &Learned, record: &Record) -> Result<()> {
         let Some(shard) = change.shard() else { continue };
         let before = shards.entry(shard).or_insert_with(|| match state.shard_layers(shard).next() {
             Some(overlay) => Before::Is(overlay.record),
-            None => learned.get(&shard).copied().unwrap_or(Before::Is(None)),
+            None => known_shards.get(&shard).copied().unwrap_or(Before::Is(None)),
         });
         *before = Before::Is(shard_change(state, change, shard, *before)?);
     }
     Ok(())
 }
 
-/// -> the shard after the change.
+/// Checks a change of a shard. -> the shard's record after the change.
 fn shard_change(state: &State, change: &Change, shard: ShardId, before: Before) -> Result<Option<ShardRecord>> {
     let record = match change {
         Change::WriteBlocks { record, .. }
@@ -161,15 +161,15 @@ fn shard_change(state: &State, change: &Change, shard: ShardId, before: Before) 
     Ok(Some(*record))
 }
 
-/// A shard that was dropped is not written before its file is gone.
+/// A shard that was dropped is not written before its data file has been removed.
 pub fn may_write(state: &State, shard: ShardId) -> Result<()> {
     if state.is_dropped(shard) {
-        return Err(refuse("data invariant 9", format_args!("{shard:?} is being dropped")));
+        return Err(refuse("data invariant 9", format_args!("{shard:?} was dropped and its file is not removed yet")));
     }
     Ok(())
 }
 
-/// Blocks from `home_blocks` on may be written before a record tells of them.
+/// Blocks at or behind `home_blocks` are fresh: they may be written home before a record names them.
 pub fn is_fresh(shard: ShardId, home_blocks: u32, first: u32) -> Result<()> {
     if first >= home_blocks {
         return Ok(());
@@ -180,7 +180,7 @@ pub fn is_fresh(shard: ShardId, home_blocks: u32, first: u32) -> Result<()> {
     ))
 }
 
-/// Fresh blocks were written before the record that tells of them.
+/// Fresh blocks were written home before the record that names them.
 pub fn fresh_blocks_are_home(fresh: &HashMap<ShardId, (u32, u32)>, record: &Record) -> Result<()> {
     for change in &record.changes {
         let Change::FreshBlocks { shard, run, .. } = change else { continue };

@@ -1,8 +1,10 @@
-//! Checkpoints: what the overlay holds goes home, then the index moves, then the journal's space is free again.
+//! Checkpoints: the frozen overlay is written home, then the index is committed, then segments of the journal are free
+//! again.
 //!
-//! Order, each step on stable storage before the next: journal, data files, index. So the index is never ahead of
-//! anything, and a crash in between leaves a journal that says all of it again. Appends go on meanwhile. Within a step
-//! IO may be done in any order, and side by side.
+//! The order is: the journal is stable; then blocks are written home; then the data files are synced; then the index is
+//! committed, in one durable step; then files of dropped shards are removed. So the index is never ahead of the journal
+//! or of the data files, and after a crash in between recovery replays all of it from the journal. Appends go on
+//! meanwhile. The IO of one step may be done in any order, and side by side.
 
 use super::io::Job;
 use super::{Io, IoId, Machine, Overlay, ShardOverlay, invariant};
@@ -15,34 +17,35 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// What a driver does next for a checkpoint.
+/// What the driver does next for a checkpoint.
 #[derive(Debug)]
 pub enum Next {
-    /// Make the log stable up to here.
+    /// Sync the log up to here.
     Sync(Lsn),
-    /// Begin this.
+    /// Begin this IO.
     Do(IoId, Io),
-    /// What was begun must end first.
+    /// Wait: an IO in flight has to end first.
     Wait,
-    /// It is over.
+    /// The checkpoint has ended, or none is running.
     Done,
 }
 
 /// A checkpoint that has begun.
 pub struct Running {
     pub(super) upto: Lsn,
-    /// The log is stable up to here before anything is written.
+    /// The log has to be stable up to here before anything is written.
     pub(super) stable_from: Lsn,
-    /// Shards that were dropped while the checkpoint was stalled; the log that says so is stable. They stay as they are.
+    /// Shards that were dropped while the checkpoint was stalled, by records that are stable. The checkpoint does not
+    /// touch their files.
     pub(super) dropped: BTreeSet<ShardId>,
     pub(super) frozen: Arc<Overlay>,
     pub(super) meta: Meta,
     pub(super) step: Step,
-    /// The last shard that this step has looked at.
+    /// The last shard that this step has visited.
     pub(super) cursor: Option<ShardId>,
     pub(super) queue: VecDeque<Io>,
     pub(super) in_flight: usize,
-    /// Blocks written home, and how full the journal was at the beginning: tells whether to hurry.
+    /// Blocks written home, and bytes of the journal in use when the checkpoint began: they tell whether it may pause.
     pub(super) blocks_written: usize,
     pub(super) fill_at_begin: u64,
 }
@@ -57,11 +60,12 @@ pub(super) enum Step {
 }
 
 impl Machine {
-    /// Decides what the checkpoint writes home: everything that was appended before now. False: there is nothing.
+    /// Freezes the active overlay: the checkpoint writes home all that was appended before now, or continues if it is
+    /// stalled. False: there is nothing to write.
     pub fn begin_checkpoint(&mut self) -> Result<bool> {
         self.check_alive()?;
         let upto = self.log.end();
-        self.waited_for = false;
+        self.checkpoint_requested = false;
         if self.running.is_some() {
             return Ok(self.resume_checkpoint());
         }
@@ -89,11 +93,11 @@ impl Machine {
         Ok(true)
     }
 
-    /// An IO of the running checkpoint met no room, or no file descriptor, and has changed nothing that the index refers
-    /// to: it is the first that is done when the checkpoint goes on. -> the error as it stands.
+    /// Reports that an IO of the running checkpoint found no room or no file descriptor; it has changed nothing that
+    /// the index refers to. The checkpoint is stalled, and does this IO first when it continues. -> the error.
     pub fn stall(&mut self, id: IoId, io: Io, error: Error) -> Error {
         let is_of_checkpoint = matches!(self.in_flight.remove(&id), Some(Job::Checkpoint));
-        assert!(is_of_checkpoint, "{io:?} stalls and is of no checkpoint");
+        assert!(is_of_checkpoint, "{io:?} stalls and is not an IO of the checkpoint");
         if let Some(running) = &mut self.running {
             running.in_flight -= 1;
             running.queue.push_front(io);
@@ -102,7 +106,7 @@ impl Machine {
         error
     }
 
-    /// Goes on with one that is stalled. It counts as stalled until it has ended: it may meet no room again. False: there is none.
+    /// Continues a stalled checkpoint, which counts as stalled until it has ended. False: none is stalled.
     fn resume_checkpoint(&mut self) -> bool {
         let Some(running) = self.running.as_mut().filter(|_| self.room.stalled().is_some()) else { return false };
         running.stable_from = self.log.end();
@@ -112,7 +116,7 @@ impl Machine {
         true
     }
 
-    /// What to do next for the running checkpoint.
+    /// The next step of the running checkpoint.
     pub fn checkpoint(&mut self) -> Result<Next> {
         self.check_alive()?;
         let stable = self.log.stable();
@@ -163,13 +167,13 @@ impl Machine {
         self.log.recycle(self.applied.min(self.retained));
     }
 
-    /// What rests at `from` and behind it is kept, though a checkpoint covers it; what is before it may go.
+    /// Keeps the log from `from` on, even if a checkpoint covers it. What is before `from` may be freed.
     pub fn retain_from(&mut self, from: Lsn) {
         self.retained = from;
         self.recycle();
     }
 
-    /// What the last checkpoint wrote home.
+    /// The overlay that the last checkpoint wrote home.
     pub fn take_retired(&mut self) -> Option<Arc<Overlay>> {
         self.retired.take()
     }
@@ -180,8 +184,9 @@ impl Machine {
         }
     }
 
-    /// Whether the checkpoint may pause: it has written home a greater share than the journal has filled of what is left
-    /// to it, so that its writes end before the journal is 65 % full: the rest is for the index, which does not pause.
+    /// Whether the checkpoint may pause. It may if the share of its blocks that it has written is greater than the
+    /// share that the journal has filled of its way to 65 %: the rest of the journal is for the commit of the index,
+    /// which does not pause.
     pub fn checkpoint_is_ahead(&self) -> bool {
         let Some(running) = self.running.as_ref().filter(|running| running.step == Step::Home) else { return false };
         let (used, all) = self.log.fill();
@@ -214,7 +219,7 @@ impl Running {
         self.queue.pop_front()
     }
 
-    /// Holes first, then blocks that only the journal had, neighbours together.
+    /// Punches holes first, then writes the blocks that are only in the journal; neighbours in one write.
     fn home_of(&mut self, shard: ShardId, overlay: &ShardOverlay) {
         let Some(record) = overlay.record else { return };
         if let Some(first) = overlay.holes_from {
@@ -239,8 +244,8 @@ impl Running {
         }
     }
 
-    /// Gives back blocks that a cut or a punch took and nothing wrote since: the overlay says so of each. What becomes
-    /// fresh meanwhile lies after `end`.
+    /// Frees blocks that a cut or a punch made holes and that nothing wrote since: their checksum in the overlay is 0.
+    /// Blocks that become fresh meanwhile are at or behind `end`.
     fn punch_holes(&mut self, shard: ShardId, overlay: &ShardOverlay, first: u32, end: u32) {
         let mut block = first;
         while block < end {
@@ -252,7 +257,8 @@ impl Running {
         }
     }
 
-    /// Nothing goes home before the journal that says it is stable, no index before that and what is home.
+    /// No block is written home before the journal that has it is stable, and the index is not committed before all of
+    /// that.
     pub(super) fn check(&self, io: &Io, stable: Lsn, applied: Lsn) {
         match io {
             Io::WriteHome { shard, .. } => {

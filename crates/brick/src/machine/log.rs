@@ -1,6 +1,7 @@
-//! The log's end: where the next record goes, how far the journal's files have it, and how far it is stable.
+//! The end of the log: where the next record goes, up to where the journal's files have it, and up to where it is
+//! stable.
 //!
-//! Positions only grow: `oldest segment <= stable <= written <= end`.
+//! All positions only grow: `start of the oldest segment <= stable <= written <= end`.
 
 use super::{Io, invariant};
 use crate::journal::format::{EntryKind, RECORD_HEADER_BYTES, RecordHeader};
@@ -9,34 +10,34 @@ use bytes::Bytes;
 use hekate_proto::{Error, Result};
 use std::collections::VecDeque;
 
-/// A write that was asked for.
+/// A write in flight.
 #[derive(Debug, Clone, Copy)]
 struct Write {
     upto: Lsn,
-    /// Of a segment's header.
+    /// It is the write of a segment's header.
     begins: bool,
     done: bool,
 }
 
-/// See the module.
+/// The log of a brick, as far as its end is concerned.
 pub struct Log {
     pub(super) geometry: Geometry,
     pub(super) generation: u32,
     pub(super) end: Lsn,
     pub(super) written: Lsn,
     pub(super) stable: Lsn,
-    /// The first segment whose records a reader may still need.
+    /// The oldest segment that is kept.
     pub(super) oldest: u64,
-    /// The first segment with records that no sync covers.
+    /// The first segment with records that no sync has covered.
     pub(super) unsynced: u64,
     /// Writes in flight, in log order.
     writing: VecDeque<Write>,
     pub(super) syncing: bool,
-    /// A segment in which something cannot be read.
+    /// A segment with a place that cannot be read, to be left for the next one.
     left: Option<u64>,
-    /// Where recovery began.
+    /// The position from which recovery replayed.
     recovered: Lsn,
-    /// Where this opening went on.
+    /// The position from which this opening appends.
     pub(super) resumed: Option<Lsn>,
 }
 
@@ -59,19 +60,19 @@ impl Log {
         }
     }
 
-    /// See [`super::Machine::resume`].
+    /// The log goes on at `end`, all of it stable; segments from `oldest` on are kept.
     pub fn resume(&mut self, end: Lsn, oldest: u64) {
         (self.end, self.written, self.stable, self.oldest) = (end, end, end, oldest);
         self.unsynced = self.geometry.number_of(end);
         self.resumed = Some(end);
     }
 
-    /// Where records begin, whatever is damaged before.
+    /// Positions at which a record begins, whatever is damaged in front of them.
     pub fn known_places(&self) -> Vec<Lsn> {
         self.resumed.into_iter().chain([self.recovered]).collect()
     }
 
-    /// Whether a body fits a segment at all.
+    /// `Invalid` if no segment holds a body of this length.
     pub fn check_size(&self, body_bytes: usize) -> Result<()> {
         let max = self.geometry.body_bytes_max();
         if body_bytes <= max {
@@ -80,17 +81,17 @@ impl Log {
         Err(Error::invalid(format!("a change of {body_bytes} bytes; this brick's journal takes {max}")))
     }
 
-    /// If it is the last one, the next record begins another.
+    /// If the segment is the last one, the next record goes to another segment.
     pub fn leave_segment(&mut self, number: u64) {
         if number == self.geometry.number_of(self.end) {
             self.left = Some(number);
         }
     }
 
-    /// A record leaves room for an end record behind it.
+    /// Whether the last segment holds the record, and an end record behind it.
     fn fits_segment(&self, body_bytes: usize) -> bool {
         let number = self.geometry.number_of(self.end);
-        // Without another one this must do.
+        // If no other segment is free, appends stay in this one.
         if self.left == Some(number) && number + 1 - self.oldest < self.geometry.segments {
             return false;
         }
@@ -98,13 +99,13 @@ impl Log {
         self.geometry.offset_of(self.end) + needed <= self.geometry.segment_bytes
     }
 
-    /// Whether there is a segment for it that no reader needs.
+    /// Whether the last segment holds the record, or the next segment is free.
     pub fn has_room(&self, body_bytes: usize) -> bool {
         let next = self.geometry.number_of(self.end) + 1;
         self.fits_segment(body_bytes) || next - self.oldest < self.geometry.segments
     }
 
-    /// Puts a record at the end. -> where it ends, and the writes, each with where it ends.
+    /// Appends a record. -> its end, and the writes, each with the position up to which it writes the log.
     pub fn append(&mut self, kind: EntryKind, body: &Bytes, checksum: u32) -> (Lsn, Vec<(Io, Lsn)>) {
         let resumed = self.resumed;
         invariant!(
@@ -122,7 +123,8 @@ impl Log {
                 "segment {next} would take the file of one from {} on",
                 self.oldest
             );
-            // The header first: if that fails, the log has no end record that leads nowhere.
+            // The next segment's header is written before the end record: if that fails, no end record leads to a
+            // segment that was not begun.
             let end_record = self.record(EntryKind::End, &Bytes::new(), crc32c::crc32c(&[]));
             self.end = self.geometry.start_of(next);
             writes.push((Io::BeginSegment { number: next }, end_record.1));
@@ -150,7 +152,7 @@ impl Log {
         (Io::WriteJournal { number, offset, header: header.encode(), body: body.clone() }, self.end)
     }
 
-    /// The write that ends at `upto` has ended.
+    /// The write up to `upto` has ended.
     pub fn written(&mut self, upto: Lsn) {
         if let Some(write) = self.writing.iter_mut().find(|write| write.upto == upto && !write.done) {
             write.done = true;
@@ -159,14 +161,15 @@ impl Log {
             self.writing.pop_front();
             let (end, written) = (write.upto, self.written);
             invariant!("journal invariant 1", end > written, "{end:?} behind {written:?}");
-            // The end record that leads to the segment comes next: the log goes beyond only with both.
+            // The log goes beyond a segment only once both the next header and the end record are written.
             if !write.begins {
                 self.written = end;
             }
         }
     }
 
-    /// What is written and not stable. -> the sync, and what [`Log::synced`] is told when it has returned.
+    /// Begins a sync of what is written and not stable. -> the sync, and the arguments of [`Log::synced`] for when it
+    /// has ended.
     pub fn sync(&mut self) -> Option<(Io, Lsn, u64)> {
         if self.stable >= self.written {
             return None;
@@ -177,49 +180,49 @@ impl Log {
         Some((Io::SyncJournal { numbers: (self.unsynced..=last).collect() }, self.written, last))
     }
 
-    /// A sync has returned.
+    /// A sync has ended.
     pub fn synced(&mut self, target: Lsn, covered: u64) {
         self.syncing = false;
         self.stable = self.stable.max(target);
         self.unsynced = self.unsynced.max(covered);
     }
 
-    /// Segments wholly before `applied` may be used again, but for the last of them: a record near it may still be on
-    /// its way to another replica, which finds it here after a power cut.
+    /// Frees the segments that are wholly before `applied`, except for the last of them: a record near its end may be
+    /// on its way to another replica, which asks for it here after a power cut.
     pub fn recycle(&mut self, applied: Lsn) {
         self.oldest = self.oldest.max(self.geometry.number_of(applied).saturating_sub(1));
     }
 
-    /// Whether a checkpoint up to there would free a segment.
+    /// Whether a checkpoint up to `upto` would free a segment.
     pub fn could_recycle(&self, upto: Lsn) -> bool {
         self.geometry.number_of(upto.min(self.end)).saturating_sub(1) > self.oldest
     }
 
-    /// Where the next record goes.
+    /// The position of the next record.
     pub fn end(&self) -> Lsn {
         self.end
     }
-    /// See [`super::Machine::written`].
+    /// The journal's files have the log up to here.
     pub fn written_end(&self) -> Lsn {
         self.written
     }
-    /// See [`super::Machine::stable`].
+    /// The log is on stable storage up to here.
     pub fn stable(&self) -> Lsn {
         self.stable
     }
-    /// The journal's writer, and where it went on.
+    /// The generation of this opening, and the position from which it appends.
     pub fn opening(&self) -> (u32, Lsn) {
         (self.generation, self.resumed.unwrap_or(self.end))
     }
-    /// Of the journal's writer.
+    /// The generation of this opening.
     pub fn generation(&self) -> u32 {
         self.generation
     }
-    /// The oldest position that is kept.
+    /// The start of the oldest segment that is kept.
     pub fn oldest(&self) -> Lsn {
         self.geometry.start_of(self.oldest)
     }
-    /// Bytes in use and in all.
+    /// Bytes from the oldest segment to the end, and bytes of all segments.
     pub fn fill(&self) -> (u64, u64) {
         let used = self.end.0 - self.oldest * self.geometry.segment_bytes;
         (used, self.geometry.segments * self.geometry.segment_bytes)

@@ -1,4 +1,4 @@
-//! What the journal says beyond the index: after-images in memory, bounded by the journal's size.
+//! Overlays: what the journal holds beyond the index, as after-images in memory.
 
 use super::Amount;
 use crate::checksum::CRC_BLOCKS;
@@ -7,16 +7,16 @@ use bytes::Bytes;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// Checksums of 64 blocks of a shard; 0: never written.
+/// The checksums of 64 consecutive blocks of a shard; 0: the block is a hole.
 pub type Group = [u32; CRC_BLOCKS as usize];
 
 /// Bytes of a group in the index.
 const GROUP_BYTES: usize = size_of::<Group>();
 
-/// A group as far as it changed: the other checksums are those of an older layer.
+/// The checksums of a group that changed; the others are those of an older layer.
 #[derive(Debug, Clone)]
 pub struct PartialGroup {
-    /// A bit for each that is known.
+    /// One bit for each checksum that is known.
     known: u64,
     sums: Group,
 }
@@ -27,7 +27,7 @@ impl Default for PartialGroup {
     }
 }
 
-/// A group as the index has it.
+/// Decodes a group from the index. `Damaged` if its length is wrong.
 pub fn decode_group(bytes: &[u8]) -> Result<Group> {
     if bytes.len() != GROUP_BYTES {
         return Err(Error::Damaged { what: format!("a group of checksums of {} bytes", bytes.len()) });
@@ -39,12 +39,12 @@ pub fn decode_group(bytes: &[u8]) -> Result<Group> {
     Ok(sums)
 }
 
-/// Stands for a checksum that cannot be read: the block is damaged until it is written anew. A block that has this
-/// checksum by chance is one in four thousand million.
+/// Stands for a checksum that cannot be read: the block counts as damaged until it is written again. One block in 2^32
+/// has this checksum by chance.
 pub const UNREADABLE: u32 = 0xdead_b10c;
 
 impl PartialGroup {
-    /// As the index answers: a group that is damaged there has nothing but damaged blocks.
+    /// The group in an answer of the index. All blocks of a group that is damaged there count as damaged.
     pub fn from_index(answer: Result<Option<Bytes>>) -> Result<Option<Self>> {
         match answer.and_then(|found| found.map(|bytes| Self::decode(&bytes)).transpose()) {
             Err(Error::Damaged { .. }) => Ok(Some(Self { known: u64::MAX, sums: [UNREADABLE; CRC_BLOCKS as usize] })),
@@ -52,12 +52,12 @@ impl PartialGroup {
         }
     }
 
-    /// From the index.
+    /// Decodes a group from the index.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         Ok(Self { known: u64::MAX, sums: decode_group(bytes)? })
     }
 
-    /// As the index has it; what is not known is a hole.
+    /// Encodes the group for the index. A checksum that is not known becomes that of a hole.
     pub fn encode(&self) -> Bytes {
         self.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect()
     }
@@ -75,7 +75,7 @@ impl PartialGroup {
         self.known == u64::MAX
     }
 
-    /// Takes what is not known here from an older layer.
+    /// Fills the checksums that are not known here from an older layer.
     pub fn fill_from(&mut self, older: &Self) {
         for index in (0..CRC_BLOCKS as usize).filter(|index| self.known >> index & 1 == 0) {
             self.sums[index] = older.sums[index];
@@ -83,84 +83,83 @@ impl PartialGroup {
         self.known |= older.known;
     }
 
-    /// All of it; what is not known is a hole.
+    /// All 64 checksums. One that is not known is that of a hole.
     pub fn sums(&self) -> &Group {
         &self.sums
     }
 }
 
-/// Changes between two checkpoints.
+/// The changes between the beginnings of two checkpoints.
 #[derive(Debug, Default)]
 pub struct Overlay {
-    /// `None`: deleted.
+    /// Entries that were put; `None`: deleted.
     pub entries: BTreeMap<Key, Option<Bytes>>,
-    /// Changed shards, in the order of their files.
+    /// Changed shards, in the order of their ids.
     pub shards: BTreeMap<ShardId, ShardOverlay>,
-    /// Roughly how much memory this takes.
+    /// Bytes of memory that the overlay takes, by estimate.
     pub bytes: usize,
-    /// What a checkpoint may take at home, at most.
+    /// Room that a checkpoint may need for these changes at most.
     pub promised: Amount,
-    /// Whether home has space that a checkpoint gives back.
+    /// Whether a checkpoint frees space: a shard was dropped, cut or punched.
     pub frees_space: bool,
-    /// Blocks that a checkpoint writes home, at most.
+    /// Blocks that a checkpoint writes home at most.
     pub pending_blocks: u64,
 }
 
-/// A shard's changes.
+/// The changes of a shard.
 #[derive(Debug)]
 pub struct ShardOverlay {
-    /// Its ring.
     pub ring: RingId,
-    /// As it was before.
+    /// The record before these changes.
     pub before: Option<ShardRecord>,
-    /// As it is now; `None`: dropped.
+    /// The record after them; `None`: dropped.
     pub record: Option<ShardRecord>,
-    /// Checksums that changed.
+    /// Checksums that changed, by group.
     pub checksums: BTreeMap<u16, Box<PartialGroup>>,
-    /// Blocks that are only in the journal.
+    /// Blocks that only the journal has.
     pub pending: BTreeMap<u32, Bytes>,
-    /// Blocks were written home and not synced since; counts such writes.
+    /// Number of writes of fresh blocks and reservations: they are home and may be unsynced.
     pub home_writes: u64,
-    /// Up to which of these writes the data file was synced.
+    /// Number of these that a sync of the data file has covered.
     pub home_synced: u64,
-    /// The first block that a cut or a punch made a hole of.
+    /// The first block that a cut or a punch made a hole.
     pub holes_from: Option<u32>,
-    /// Whether its data file is among those that the overlay promises.
+    /// Whether the shard's data file is counted in `promised`.
     pub file_promised: bool,
 }
 
 impl ShardOverlay {
-    /// Whether its data file may have to be made, which is counted once.
+    /// Whether a checkpoint may have to make the data file. True once for each shard.
     fn lacks_file(&mut self) -> bool {
         let had = self.before.is_some_and(|before| has_file(&before));
         !had && self.home_writes == 0 && !std::mem::replace(&mut self.file_promised, true)
     }
 
-    /// Blocks from this one on become holes, all of them or some.
+    /// Some or all blocks from this one on become holes.
     pub fn hole_at(&mut self, block: u32) {
         self.holes_from = Some(self.holes_from.map_or(block, |before| before.min(block)));
     }
 }
 
-/// What the index says of a shard.
+/// The record of a shard in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
-    /// This.
+    /// The record; `None`: the index has none.
     Is(Option<ShardRecord>),
-    /// Its record is damaged: whatever is written to it next takes its place.
+    /// The record is damaged: the next one replaces it, whatever it says.
     Unreadable,
 }
 
-/// Whether a shard's data file has been made, or is promised. One whose blocks were all punched before a checkpoint
-/// wrote them has none: its next write takes a file of the reserve.
+/// Whether a shard's data file has been made or is promised. A shard whose blocks were all punched before a checkpoint
+/// wrote them has no file though this is true: its next write takes a file of the reserve.
 pub fn has_file(record: &ShardRecord) -> bool {
     record.home_blocks > 0 || record.reserved_blocks > 0
 }
 
-/// Blocks of a shard.
+/// Number of blocks of a whole shard: 1,024.
 pub const SHARD_BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
 
-/// Beyond its key and value: map nodes and counters.
+/// Bytes of memory of an entry beyond key and value: map nodes and counters, by estimate.
 const ENTRY_BYTES: usize = 96;
 
 impl Overlay {
@@ -179,11 +178,11 @@ impl Overlay {
         }
     }
 
-    /// The shard's changes, made if missing from what it was before.
+    /// The changes of a shard, made if missing. `before`: its record before them.
     pub fn shard(&mut self, ring: RingId, shard: ShardId, before: Before) -> &mut ShardOverlay {
         let before = match before {
             Before::Is(record) => record,
-            // As large as any, so that all of its groups go with it.
+            // As long as a shard can be, so that a drop deletes all groups of checksums.
             Before::Unreadable => {
                 let stamp = Stamp { count: 0, session: SessionId(0), op: OpId(0) };
                 Some(ShardRecord { stamp, length: 0, home_blocks: SHARD_BLOCKS, reserved_blocks: 0 })
@@ -207,7 +206,7 @@ impl Overlay {
         })
     }
 
-    /// Sets the checksum of a block of a shard that is in here.
+    /// Sets the checksum of a block. The shard has to be in the overlay.
     pub fn set_checksum(&mut self, shard: ShardId, block: u32, sum: u32) {
         let Some(overlay) = self.shards.get_mut(&shard) else { return };
         let group = overlay.checksums.entry((block / CRC_BLOCKS) as u16).or_insert_with(|| {
@@ -218,7 +217,7 @@ impl Overlay {
         group.set((block % CRC_BLOCKS) as usize, sum);
     }
 
-    /// Takes a block of a shard that is in here, for a checkpoint to write home.
+    /// Keeps a block for a checkpoint to write home. The shard has to be in the overlay.
     pub fn set_pending(&mut self, shard: ShardId, block: u32, bytes: Bytes) {
         let Some(overlay) = self.shards.get_mut(&shard) else { return };
         if overlay.pending.insert(block, bytes).is_none() {
@@ -229,7 +228,7 @@ impl Overlay {
         self.promised.files += u64::from(overlay.lacks_file());
     }
 
-    /// Whether there is nothing to write home.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.shards.is_empty()
     }

@@ -1,20 +1,21 @@
-//! Room at home: kept before a record is journaled, so that a full disk can always empty its journal.
+//! Room for checkpoints, reserved before a record is journaled: so a full disk can always empty its journal.
 //!
-//! A checkpoint needs bytes, and files for shards that have none yet. What the running and the next checkpoint may take
-//! at most is *promised*. Records that make the store grow are refused before a promise reaches half of the reserve,
-//! which is there only to be given up (`disk/reserve.rs`); those that make it shrink may use all of it, and wait for a
-//! checkpoint beyond. An eighth of what is free counts too, for a brick may share its file system with seven others.
+//! A checkpoint needs bytes, and files for shards that have none. What the running and the next checkpoint may need at
+//! most is *promised*. Growing records are refused before the promise exceeds half of the reserve (`disk/reserve.rs`)
+//! and an eighth of what is free; an eighth, because a brick may share its file system with seven others. Records that
+//! shrink the store may use all of the reserve, and wait for a checkpoint beyond that.
 //!
-//! While a checkpoint is *stalled*, because another user of the file system took what was promised, nothing grows, and
-//! what shrinks is taken as long as the journal has room: it is what may let the checkpoint go on.
+//! While a checkpoint is *stalled*, because another user of the file system took what was promised, growing records are
+//! refused. Records that shrink the store are taken as long as the journal has room: they may be what lets the
+//! checkpoint go on.
 
 use hekate_proto::{Error, Result, wire_struct};
 
-/// Bricks that may share a file system.
+/// Number of bricks that may share a file system.
 const SHARERS: u64 = 8;
 
 wire_struct! {
-    /// Of what a file system can run out of: bytes, and files that have to be made.
+    /// An amount of what a file system can run out of: bytes, and files that have to be made.
     #[derive(Copy, Default)]
     pub struct Amount {
         /// Bytes.
@@ -25,10 +26,10 @@ wire_struct! {
 }
 
 impl Amount {
-    /// Nothing is larger.
+    /// More than any other amount.
     pub const MAX: Self = Self { bytes: u64::MAX, files: u64::MAX };
 
-    /// Of both.
+    /// The sum; it saturates.
     pub fn plus(self, other: Self) -> Self {
         Self { bytes: self.bytes.saturating_add(other.bytes), files: self.files.saturating_add(other.files) }
     }
@@ -37,13 +38,13 @@ impl Amount {
         Self { bytes: self.bytes.saturating_sub(other.bytes), files: self.files.saturating_sub(other.files) }
     }
 
-    /// Whether neither is more than here.
+    /// Whether neither bytes nor files exceed those of `room`.
     pub fn fits(self, room: Self) -> bool {
         self.bytes <= room.bytes && self.files <= room.files
     }
 }
 
-/// Of bytes, or of files.
+/// Room of one kind, bytes or files: what the file system has free and what the reserve holds.
 #[derive(Debug, Clone, Copy)]
 struct Stock {
     free: u64,
@@ -51,7 +52,7 @@ struct Stock {
 }
 
 impl Stock {
-    /// What may be promised while the store grows.
+    /// What may be promised for growing records.
     fn growing_max(self) -> u64 {
         self.free.min((self.reserve / 2).saturating_add(self.free / SHARERS))
     }
@@ -60,8 +61,8 @@ impl Stock {
         self.reserve.saturating_add(self.free / SHARERS)
     }
 
-    /// However great, a record needs no more than half of the room: what it changes lies together, and a checkpoint
-    /// always makes that much.
+    /// Whether a record can be taken before the next checkpoint. It is counted with half of the room at most, however
+    /// large it is: its changes lie together in the index, and a checkpoint always makes that much room.
     fn takes(self, needed: u64, promised: u64) -> bool {
         let max = self.shrinking_max();
         needed == 0 || promised == 0 || promised.saturating_add(needed.min(max / 2)) <= max
@@ -72,33 +73,34 @@ impl Stock {
     }
 }
 
-/// The room of a brick: what is free, what is in reserve, and what is kept for records that are about to be taken.
+/// The room of a brick: what is free, what is in the reserve, and what is reserved for records that are about to be
+/// appended.
 #[derive(Debug, Clone)]
 pub struct Room {
     bytes: Stock,
     files: Stock,
-    /// Kept for records that are about to be taken.
-    kept: Amount,
+    /// Reserved for records that are about to be appended.
+    reserved: Amount,
     /// Why the running checkpoint cannot write home.
     stalled: Option<String>,
 }
 
 impl Default for Room {
-    /// Before it is measured: as much as one likes.
+    /// Without limit, until it is measured.
     fn default() -> Self {
         let much = Stock { free: u64::MAX / 4, reserve: 0 };
-        Self { bytes: much, files: much, kept: Amount::default(), stalled: None }
+        Self { bytes: much, files: much, reserved: Amount::default(), stalled: None }
     }
 }
 
 impl Room {
-    /// What the file system has, and what the reserve has.
+    /// Sets what the file system has free and what the reserve holds.
     pub fn set(&mut self, free: Amount, reserve: Amount) {
         self.bytes = Stock { free: free.bytes, reserve: reserve.bytes };
         self.files = Stock { free: free.files, reserve: reserve.files };
     }
 
-    /// The running checkpoint cannot write home for this reason; none: it goes on.
+    /// Sets why the running checkpoint cannot write home; `None`: it can.
     pub fn set_stalled(&mut self, why: Option<String>) {
         self.stalled = why;
     }
@@ -118,24 +120,25 @@ impl Room {
         if grows && !self.grows_by(need, promised) {
             return Err(self.full(need, promised));
         }
-        self.kept = self.kept.plus(need);
+        self.reserved = self.reserved.plus(need);
         Ok(())
     }
 
-    /// What promises no file is not refused for want of files, however many are promised.
+    /// Whether a growing record may be promised room. One that needs no file is not refused for want of files, however
+    /// many are promised.
     fn grows_by(&self, need: Amount, promised: Amount) -> bool {
-        let taken = promised.plus(self.kept).plus(need);
+        let taken = promised.plus(self.reserved).plus(need);
         let files = if need.files == 0 { 0 } else { taken.files };
         self.stalled.is_none() && Amount { files, ..taken }.fits(self.growing_max())
     }
 
-    /// What `reserve` would still keep for records that grow.
+    /// What `reserve` would still grant to growing records.
     pub fn left(&self, promised: Amount) -> Amount {
-        self.growing_max().minus(promised).minus(self.kept)
+        self.growing_max().minus(promised).minus(self.reserved)
     }
 
     pub fn release(&mut self, need: Amount) {
-        self.kept = self.kept.minus(need);
+        self.reserved = self.reserved.minus(need);
     }
 
     /// Whether a record can be taken before the next checkpoint.
@@ -144,20 +147,22 @@ impl Room {
             || self.bytes.takes(need.bytes, promised.bytes) && self.files.takes(need.files, promised.files)
     }
 
-    /// Blocks go home at once. That the store may grow was asked before, of every replica.
+    /// Takes bytes from the free room for blocks that are written home at once. Whether the store may grow has been
+    /// decided by `reserve`, on every replica.
     pub fn take(&mut self, bytes: u64) -> Result<()> {
         let left = self.bytes.free.checked_sub(bytes);
         self.bytes.free = left.ok_or_else(|| self.full(Amount { bytes, files: 0 }, Amount::default()))?;
         Ok(())
     }
 
-    /// Whether a checkpoint should give the promise back before growing records are refused; or, when they are refused
-    /// anyway, before deletes wait.
+    /// Whether a checkpoint should begin, so that promises are redeemed before growing records are refused; or, when
+    /// they are refused anyway, before deletes have to wait.
     pub fn wants_checkpoint(&self, promised: Amount) -> bool {
         self.bytes.wants_checkpoint(promised.bytes) || self.files.wants_checkpoint(promised.files)
     }
 
-    /// Whether what is promised takes a quarter of what may be: a checkpoint gives that back, and a record may fit then.
+    /// Whether more than a quarter of what may be promised to growing records is promised: a checkpoint redeems it, and
+    /// a record that is refused now may fit then.
     pub fn is_promised(&self, promised: Amount) -> bool {
         let max = self.growing_max();
         let fills = |promised: u64, max: u64| max > 0 && promised > max / 4;
@@ -167,7 +172,7 @@ impl Room {
     fn full(&self, need: Amount, promised: Amount) -> Error {
         let (bytes, files) = (self.bytes, self.files);
         let lacks_files =
-            need.files > 0 && promised.plus(self.kept).files.saturating_add(need.files) > files.growing_max();
+            need.files > 0 && promised.plus(self.reserved).files.saturating_add(need.files) > files.growing_max();
         let what = match &self.stalled {
             Some(why) => why.clone(),
             None if lacks_files => format!(
@@ -209,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_file_is_not_refused_for_want_of_files() {
+    fn a_record_that_needs_no_file_is_not_refused_for_want_of_files() {
         let mut room = room(0, 100);
         assert!(room.reserve(files(1), true, Amount::default()).is_err(), "spare files are for checkpoints alone");
         room.reserve(files(0), true, files(50)).unwrap();
@@ -217,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_helps_if_it_gives_back_what_is_promised() {
+    fn a_checkpoint_may_make_room_if_a_quarter_is_promised() {
         let mut room = room(800, 0);
         assert!(!room.is_promised(files(25)) && room.is_promised(files(26)));
         room.set_stalled(Some("no inodes".into()));
@@ -225,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_counted_are_never_wanting() {
+    fn a_file_system_that_counts_no_files_never_lacks_them() {
         let mut room = room(u64::MAX, 0);
         room.reserve(files(1 << 40), true, files(1 << 40)).unwrap();
         assert!(!room.wants_checkpoint(files(1 << 40)));
     }
 
     #[test]
-    fn a_stalled_checkpoint_refuses_what_grows_and_lets_the_rest_through() {
+    fn a_stalled_checkpoint_refuses_growing_records_and_takes_the_others() {
         let mut room = room(1000, 10);
         room.set_stalled(Some("no inodes".into()));
         let refused = room.reserve(files(0), true, Amount::default()).unwrap_err();

@@ -1,6 +1,6 @@
-//! What records change: the overlays, and how far each partition's log has come.
+//! What records change: the overlays, and the position of each partition's log.
 
-use super::{Amount, Before, Learned, Overlay, ShardOverlay, invariant};
+use super::{Amount, Before, KnownShards, Overlay, ShardOverlay, invariant};
 use crate::checksum::CRC_BLOCKS;
 use crate::index::meta::Meta;
 use crate::journal::Lsn;
@@ -9,27 +9,26 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How far a partition's log has come.
+/// The position of a partition's log: its last record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct LogPosition {
-    /// View of the last record.
+    /// Epoch of the last record.
     pub epoch: Epoch,
-    /// Its number.
+    /// Number of the last record.
     pub sequence: Sequence,
 }
 
-/// What the journal says beyond the index.
+/// What the journal holds beyond the index.
 #[derive(Debug, Default)]
 pub struct State {
     /// Changes since the last checkpoint began.
     pub active: Overlay,
-    /// How many overlays there were before it.
+    /// Number of overlays before the active one.
     pub active_number: u64,
-    /// Changes that the running checkpoint writes home.
     pub frozen: Option<Arc<Overlay>>,
-    /// Each partition's log.
+    /// The position of each partition's log.
     pub positions: BTreeMap<(RingId, PartitionNumber), LogPosition>,
-    /// End of the last record that was taken.
+    /// End of the last record that was applied.
     pub(super) taken: Lsn,
 }
 
@@ -41,12 +40,12 @@ impl State {
         Self { positions: meta.logs.iter().map(position).collect(), ..Self::default() }
     }
 
-    /// Newest first.
+    /// The overlays, newest first.
     pub fn layers(&self) -> impl Iterator<Item = &Overlay> {
         std::iter::once(&self.active).chain(self.frozen.as_deref())
     }
 
-    /// What was changed last overrides.
+    /// The overlays, oldest first: a caller that copies them lets the newer one overwrite.
     pub fn layers_oldest_first(&self) -> impl Iterator<Item = &Overlay> {
         self.frozen.as_deref().into_iter().chain(std::iter::once(&self.active))
     }
@@ -56,32 +55,32 @@ impl State {
         self.layers().filter_map(move |overlay| overlay.shards.get(&shard))
     }
 
-    /// The shard as the overlays have it; `None` if none of them has it, or it was dropped.
+    /// The record of a shard in the newest overlay that has it. `None`: no overlay has it, or it was dropped.
     pub fn newest(&self, shard: ShardId) -> Option<ShardRecord> {
         self.shard_layers(shard).next().and_then(|overlay| overlay.record)
     }
 
-    /// Whether the shard was given up and a checkpoint has yet to remove its file.
+    /// Whether the shard was dropped and a checkpoint has yet to remove its file.
     pub fn is_dropped(&self, shard: ShardId) -> bool {
         self.shard_layers(shard).any(|overlay| overlay.record.is_none())
     }
 
-    /// Where a partition's log is.
+    /// The position of a partition's log.
     pub fn position(&self, ring: RingId, partition: PartitionNumber) -> LogPosition {
         self.positions.get(&(ring, partition)).copied().unwrap_or_default()
     }
 
-    /// Bytes of memory that changes take.
+    /// Bytes of memory that the overlays take, by estimate.
     pub fn bytes(&self) -> usize {
         self.layers().map(|overlay| overlay.bytes).sum()
     }
 
-    /// What checkpoints may take at home, at most.
+    /// Room that the running and the next checkpoint may need at most.
     pub fn promised(&self) -> Amount {
         self.layers().fold(Amount::default(), |sum, overlay| sum.plus(overlay.promised))
     }
 
-    /// Takes a record's changes. It was checked before; this cannot fail.
+    /// Applies a record that ends at `end`. The record was checked before, so this cannot fail.
     pub fn apply(&mut self, record: &Record, end: Lsn) {
         invariant!("journal invariant 7", end > self.taken, "a record up to {end:?} after one up to {:?}", self.taken);
         self.taken = end;
@@ -122,7 +121,7 @@ impl State {
             Change::ReserveBlocks { shard, record, .. } => {
                 let overlay = self.shard(ring, *shard);
                 overlay.record = Some(*record);
-                // A sync covers the room as well.
+                // A sync of the file covers the allocation too.
                 overlay.home_writes += 1;
             }
             Change::Restamp { shard, record } => self.shard(ring, *shard).record = Some(*record),
@@ -137,14 +136,14 @@ impl State {
         }
     }
 
-    /// What the index says of shards that the next record changes.
-    pub fn learn(&mut self, ring: RingId, learned: Learned) {
-        for (shard, before) in learned {
+    /// Adds shards to the active overlay, with their records in the index.
+    pub fn add_shards(&mut self, ring: RingId, known_shards: KnownShards) {
+        for (shard, before) in known_shards {
             self.active.shard(ring, shard, before);
         }
     }
 
-    /// The active overlay's changes of a shard, made if missing.
+    /// The changes of a shard in the active overlay, made if missing.
     fn shard(&mut self, ring: RingId, shard: ShardId) -> &mut ShardOverlay {
         let frozen = self.frozen.as_deref().and_then(|frozen| frozen.shards.get(&shard));
         let before = frozen.and_then(|overlay| overlay.record);
@@ -158,7 +157,7 @@ impl State {
         overlay.record = Some(record);
         overlay.pending.split_off(&kept);
         overlay.hole_at(kept);
-        // Whole groups, also the blocks behind the last: a checkpoint punches by what it finds here.
+        // All checksums of the last group too: a checkpoint punches the blocks whose checksum here is 0.
         for block in kept..record.home_blocks.next_multiple_of(CRC_BLOCKS) {
             self.active.set_checksum(shard, block, 0);
         }
@@ -177,7 +176,8 @@ impl State {
         }
     }
 
-    /// If the shard's data file has bytes that no sync has covered: its last stamp, and what to tell `home_synced`.
+    /// If the shard's data file has bytes that no sync has covered: the shard's stamp, and the two arguments for
+    /// `home_synced` once it is synced.
     pub fn unsynced(&self, shard: ShardId) -> Option<(Stamp, u64, u64)> {
         let unsynced = self.shard_layers(shard).any(|overlay| overlay.home_synced < overlay.home_writes);
         let stamp = self.newest(shard)?.stamp;
@@ -185,14 +185,15 @@ impl State {
         unsynced.then_some((stamp, self.active_number, writes))
     }
 
-    /// Shards with bytes at home that no sync has covered.
+    /// Shards whose data files have bytes that no sync has covered.
     pub fn unsynced_shards(&self) -> Vec<ShardId> {
         let unsynced = |overlay: &ShardOverlay| overlay.home_synced < overlay.home_writes;
         let all = self.layers().flat_map(|layer| layer.shards.iter());
         all.filter(|(_, overlay)| unsynced(overlay)).map(|(shard, _)| *shard).collect()
     }
 
-    /// The data file was synced after these home writes. Nothing, if a checkpoint has begun since: it syncs them.
+    /// Records that a sync of the data file has covered this number of home writes of that overlay. If a checkpoint has
+    /// begun since, this does nothing: the checkpoint syncs the file.
     pub fn home_synced(&mut self, shard: ShardId, overlay: u64, writes: u64) {
         if self.active_number != overlay {
             return;

@@ -1,10 +1,11 @@
-//! Whether everything is there that a brick is made of, before any of it is used.
+//! Checks, before a brick is used, that all its segments are there.
 
 use crate::journal::Geometry;
 use crate::storage::Storage;
 use hekate_proto::{Error, Result};
 
-/// `Damaged`, naming what is missing, unless all segments are there, each with all its bytes. The index tells itself.
+/// `Damaged`, with the name of the file, unless all segments are there, each of its full length. The index checks its
+/// own files.
 pub fn check(storage: &dyn Storage, geometry: Geometry) -> Result<()> {
     let missing = |path: &str, why: &dyn std::fmt::Display| Error::Damaged {
         what: format!("{path}: {why} (brick invariant 1); rebuild this brick from its replicas"),

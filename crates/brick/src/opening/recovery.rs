@@ -1,4 +1,4 @@
-//! Recovery: the journal from the last checkpoint on is taken again, and what a power cut tore is told from damage.
+//! Recovery: replays the journal from the last checkpoint on, and tells a tail that a power cut tore off from damage.
 
 use crate::brick::merged_index::MergedIndex;
 use crate::checksum::{CRC_BLOCKS, block_checksum};
@@ -11,47 +11,55 @@ use crate::machine::{Machine, follows};
 use hekate_proto::*;
 use std::collections::HashMap;
 
-/// What recovery found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecoveryReport {
-    /// Records taken again.
+    /// Records that were replayed.
     pub records: u64,
-    /// Where the log ended.
+    /// The log's end.
     pub end: Lsn,
-    /// Something was begun behind it and never synced: a power cut tore it off.
+    /// What lies behind the log's end: a record that was begun and never synced, and that a power cut tore.
     pub torn: Option<TornTail>,
     /// Why the brick had stopped itself, if it had.
     pub stopped: Option<String>,
-    /// Fresh blocks that a power cut kept from the disk: they read as holes until replicas are made even.
+    /// Fresh blocks that a power cut kept from the disk. They read as holes until the replicas are reconciled.
     pub lost: Vec<LostBlock>,
 }
 
-/// Bytes behind the log's end that look like a record and are not one.
+/// Bytes behind the log's end that look like a record and are none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TornTail {
-    /// File in the brick.
+    /// The segment's file, relative to the brick's directory.
     pub path: String,
-    /// Where in it.
+    /// Bytes from the beginning of that file.
     pub offset: u64,
-    /// What does not fit.
+    /// Which check failed.
     pub why: &'static str,
-    /// Records at and behind it that were given up; none of them was ever synced.
+    /// Headers of records from there on, none of which was ever synced: all are dropped.
     pub records_behind: u64,
 }
 
-/// A fresh block that never reached the disk.
+/// A fresh block that a power cut kept from the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LostBlock {
-    /// Ring.
+    /// The shard's ring.
     pub ring: RingId,
-    /// Of which shard.
+    /// The shard that has the block.
     pub shard: ShardId,
-    /// Which.
+    /// Its number in the shard.
     pub block: u32,
 }
 
-/// Takes the log again. `reborn`: the machine may have lost what was not synced.
-pub fn recover(disk: &Disk, geometry: Geometry, meta: &Meta, reborn: bool) -> Result<(Machine, RecoveryReport)> {
+/// Replays the log. `after_power_cut`: what was not synced may be lost.
+///
+/// # Errors
+/// `Damaged`: a record that was on stable storage is unreadable, or a record with a right checksum breaks an invariant.
+/// `Unavailable`, `Io`: a file cannot be read.
+pub fn recover(
+    disk: &Disk,
+    geometry: Geometry,
+    meta: &Meta,
+    after_power_cut: bool,
+) -> Result<(Machine, RecoveryReport)> {
     let mut report = RecoveryReport::default();
     let mut machine = Machine::new(geometry, meta);
     let start = Lsn(meta.applied);
@@ -66,10 +74,10 @@ pub fn recover(disk: &Disk, geometry: Geometry, meta: &Meta, reborn: bool) -> Re
             let mut record = Record::from_bytes(found.body.clone()).map_err(|error| undecodable(&at, &error))?;
             Machine::check_form(&record).map_err(|error| undecodable(&at, &error))?;
             check_sequence(&machine, &record, &at)?;
-            if reborn {
+            if after_power_cut {
                 drop_lost(disk, &mut record, &marks, &mut report.lost)?;
             }
-            learn(&mut machine, disk, &record)?;
+            supply_shards(&mut machine, disk, &record)?;
             machine.replay(&record, found.end);
             report.records += 1;
         }
@@ -87,8 +95,8 @@ pub fn recover(disk: &Disk, geometry: Geometry, meta: &Meta, reborn: bool) -> Re
             ),
         });
     }
-    let why = behind.torn.or((behind.given_up > 0).then_some("there is no record"));
-    report.torn = why.map(|why| TornTail { path, offset, why, records_behind: behind.given_up });
+    let why = behind.torn.or((behind.dropped > 0).then_some("there is no record"));
+    report.torn = why.map(|why| TornTail { path, offset, why, records_behind: behind.dropped });
     Ok((machine, report))
 }
 
@@ -100,7 +108,7 @@ fn undecodable((path, offset): &(String, u64), error: &dyn std::fmt::Display) ->
     Error::Damaged { what }
 }
 
-/// Records of one partition follow each other without gaps.
+/// Checks that the record comes next in its partition's log.
 fn check_sequence(machine: &Machine, record: &Record, (path, offset): &(String, u64)) -> Result<()> {
     let at = machine.state().position(record.ring, record.partition);
     if follows(at, record) {
@@ -115,17 +123,18 @@ fn check_sequence(machine: &Machine, record: &Record, (path, offset): &(String, 
     })
 }
 
-fn learn(machine: &mut Machine, disk: &Disk, record: &Record) -> Result<()> {
-    for (ring, shard) in machine.shards_to_learn(record) {
+fn supply_shards(machine: &mut Machine, disk: &Disk, record: &Record) -> Result<()> {
+    for (ring, shard) in machine.unknown_shards(record) {
         let view = MergedIndex { state: machine.state(), index: &*disk.index };
         let before = view.before(ring, shard)?;
-        machine.learn(shard, before);
+        machine.supply_shard(shard, before);
     }
     Ok(())
 }
 
-/// Takes from the record what a power cut kept from the disk: fresh blocks above their shard's last mark that do not
-/// match their checksums never happened. What came later was written without them, or synced them.
+/// Removes from the record the fresh blocks that a power cut kept from the disk: those above their shard's last mark
+/// that do not match their checksums. No later record relied on them: it was written without them, or after a sync of
+/// them.
 fn drop_lost(
     disk: &Disk,
     record: &mut Record,
@@ -139,7 +148,7 @@ fn drop_lost(
         {
             drop_absent(disk, ring, *shard, run, lost)?;
         }
-        // What was to be a hole afterwards is not missed.
+        // A lost block that a later record punches is a hole by intent.
         if let Change::PunchBlocks { shard, first, count, .. } = change {
             let punched = *first..first.saturating_add(*count);
             lost.retain(|one| one.ring != ring || one.shard != *shard || !punched.contains(&one.block));
@@ -148,7 +157,7 @@ fn drop_lost(
     Ok(())
 }
 
-/// Blocks that are not at home as the record says become holes; a later record may say what is there instead.
+/// Blocks that do not match the record's checksums become holes. A later record may write them.
 fn drop_absent(disk: &Disk, ring: RingId, shard: ShardId, run: &mut BlockRun, lost: &mut Vec<LostBlock>) -> Result<()> {
     let bytes = disk.home.readable(shard, run.first, run.checksums.len())?;
     for ((block, sum), bytes) in (run.first..).zip(&mut run.checksums).zip(bytes.chunks(BLOCK_BYTES)) {
@@ -160,7 +169,7 @@ fn drop_absent(disk: &Disk, ring: RingId, shard: ShardId, run: &mut BlockRun, lo
     Ok(())
 }
 
-/// Of lost blocks, those that nothing wrote since and that the shard still reaches to.
+/// Keeps of the lost blocks those that no later record wrote and that are not behind the shard's end.
 fn keep_holes(machine: &Machine, disk: &Disk, lost: &mut Vec<LostBlock>) -> Result<()> {
     let view = MergedIndex { state: machine.state(), index: &*disk.index };
     let mut kept = Vec::new();
@@ -184,7 +193,7 @@ fn find_marks(reader: &mut Reader) -> Result<HashMap<ShardId, Stamp>> {
         if found.kind == EntryKind::Mark {
             let mark = found.mark().map_err(|error| undecodable(&reader.place(), &error))?;
             for (shard, stamp) in mark.shards {
-                // Of two syncs side by side the earlier may be told later.
+                // Of two syncs that overlapped, the earlier may have its mark later.
                 let known = marks.entry(shard).or_insert(stamp);
                 if stamp.count > known.count {
                     *known = stamp;

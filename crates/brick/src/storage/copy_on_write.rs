@@ -1,7 +1,7 @@
-//! Storage over another one that is never written: what is written rests in memory and goes with the process.
+//! A storage over another one that it never writes to: writes are kept in memory until the process ends.
 //!
-//! So a stopped brick can be opened as ever, recovery included, while every byte of its disk stays as it is. Invariant:
-//! of the storage below only `open` without `create`, `read_at`, `length`, `list` and `space` are called.
+//! So a stopped brick can be opened as usual, recovery included, while every byte of its disk stays as it is.
+//! Invariant: of the storage below only `open` without `create`, `read_at`, `length`, `list` and `space` are called.
 
 use super::{Space, Storage, StorageFile};
 use parking_lot::Mutex;
@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE_BYTES: usize = 4096;
-/// Memory for what is written. Opening writes the index's meta record and its allocator: some pages for each GiB of index.
+/// Bytes of writes that are kept in memory at most. An opening writes the index's meta record and redb's allocator:
+/// some pages for each GiB of index.
 const WRITTEN_BYTES_MAX: usize = 256 << 20;
 
-/// See the module.
+/// A storage whose changes stay in memory.
 pub struct CopyOnWriteStorage {
     below: Arc<dyn Storage>,
     /// Files that were opened or made, by path; `None`: removed.
@@ -31,7 +32,7 @@ struct Budget {
 struct Written {
     pages: BTreeMap<u64, Box<[u8; PAGE_BYTES]>>,
     length: u64,
-    /// The file below counts only up to here: it was cut once.
+    /// Bytes of the file below that still count: it was truncated here once.
     below_end: u64,
 }
 
@@ -47,7 +48,7 @@ impl CopyOnWriteStorage {
         Self::with_limit(below, WRITTEN_BYTES_MAX)
     }
 
-    /// Over `below`; a write beyond so many bytes in all fails.
+    /// Over `below`. A write that exceeds this limit of all writes together fails.
     pub fn with_limit(below: Arc<dyn Storage>, limit: usize) -> Self {
         Self { below, files: Mutex::default(), budget: Arc::new(Budget { written: AtomicUsize::new(0), limit }) }
     }
@@ -74,7 +75,7 @@ impl Storage for CopyOnWriteStorage {
     }
 
     fn create_directory(&self, _: &str) -> Result<()> {
-        // A file in it is made by its path; nothing lists a directory for its own sake.
+        // Files are found by their paths; no caller lists the directory itself.
         Ok(())
     }
 
@@ -111,7 +112,7 @@ impl Storage for CopyOnWriteStorage {
 }
 
 impl CopyOnWriteFile {
-    /// What the file below says, and zeros where it says nothing.
+    /// The bytes of the file below; zeros where it has none.
     fn read_below(&self, written: &Written, buffer: &mut [u8], offset: u64) -> Result<()> {
         buffer.fill(0);
         let Some(below) = &self.below else { return Ok(()) };

@@ -1,7 +1,7 @@
-//! Any storage with faults: the Nth call fails, of a kind or of all, once or from then on.
+//! A storage that injects faults into another: the Nth call of a kind, or of all, fails, once or from then on.
 //!
-//! It counts the calls, so that a test goes through every N, and it remembers which syncs failed: to sync the same file
-//! again would ask a kernel that has already forgotten what it could not write.
+//! It counts calls, so that a test can go through every N. It remembers which syncs failed: syncing the same file again
+//! would trust a kernel that has already dropped what it could not write.
 
 use super::{Space, Storage, StorageFile};
 use parking_lot::Mutex;
@@ -9,59 +9,59 @@ use std::collections::BTreeSet;
 use std::io::{Error, Result};
 use std::sync::Arc;
 
-/// What a call does.
+/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum CallKind {
-    /// Opening a file that has to be there.
+    /// Opens a file that has to exist.
     Open,
-    /// Reading, and asking for a length.
+    /// Reads bytes or a length.
     Read,
-    /// Opening a file that is made if missing.
+    /// Opens a file that is made if missing.
     Create,
-    /// Making a directory.
+    /// Makes a directory.
     CreateDirectory,
-    /// Removing a file.
+    /// Removes a file.
     Remove,
-    /// Making a directory's names durable.
+    /// Syncs a directory.
     SyncDirectory,
-    /// Writing.
+    /// Writes.
     Write,
-    /// Cutting or extending a file.
+    /// Sets a file's length.
     SetLength,
-    /// Giving space back.
+    /// Frees space.
     Punch,
-    /// Making a file's content durable.
+    /// Syncs a file.
     Sync,
 }
 
-/// What a failing call answers.
+/// The error of a failing call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultError {
     /// ENOSPC.
     NoSpace,
     /// EIO.
     Io,
-    /// A write takes half of its bytes, then ENOSPC; another call EIO.
+    /// A write takes half of its bytes and fails with ENOSPC; another call fails with EIO.
     ShortWrite,
     /// EMFILE.
     NoDescriptor,
 }
 
-/// Which call fails.
+/// A fault: which call fails, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// Only calls of this kind count; without one, all that change something.
+    /// Only calls of this kind count; `None`: all that change something.
     pub kind: Option<CallKind>,
-    /// How many of them succeed first, from now on.
+    /// Number of these calls that succeed first.
     pub after: u64,
-    /// With what.
+    /// The error.
     pub error: FaultError,
-    /// Whether those that follow it fail too.
+    /// Whether all later ones fail too.
     pub forever: bool,
 }
 
-/// See the module. Clones share faults and counts.
+/// A storage with injected faults. Clones share faults and counts.
 pub struct FaultyStorage<S> {
     inner: Arc<S>,
     faults: Arc<Mutex<Faults>>,
@@ -95,7 +95,7 @@ impl FaultError {
 }
 
 impl Faults {
-    /// Counts a call. -> the fault that it meets.
+    /// Counts a call. -> the fault that strikes it.
     fn count(&mut self, kind: CallKind, path: &str) -> Option<FaultError> {
         self.counts[kind as usize] += 1;
         let syncs = matches!(kind, CallKind::Sync | CallKind::SyncDirectory);
@@ -129,7 +129,7 @@ impl<S> Clone for FaultyStorage<S> {
 }
 
 impl<S> FaultyStorage<S> {
-    /// Without faults yet.
+    /// Over a storage, without faults.
     pub fn new(inner: S) -> Self {
         Self { inner: Arc::new(inner), faults: Arc::default() }
     }
@@ -139,22 +139,22 @@ impl<S> FaultyStorage<S> {
         &self.inner
     }
 
-    /// From now on a call fails as this says.
+    /// Sets the fault.
     pub fn fail(&self, fault: Fault) {
         self.faults.lock().armed = Some(fault);
     }
 
-    /// From now on no call fails.
+    /// Removes the fault.
     pub fn heal(&self) {
         self.faults.lock().armed = None;
     }
 
-    /// Calls of a kind so far, those that failed included.
+    /// Number of calls of a kind so far, failed ones included.
     pub fn calls(&self, kind: CallKind) -> u64 {
         self.faults.lock().counts[kind as usize]
     }
 
-    /// Calls that change something so far: what a [`Fault`] without a kind counts.
+    /// Number of calls so far that change something: those that a [`Fault`] without a kind counts.
     pub fn changes(&self) -> u64 {
         let faults = self.faults.lock();
         let reads = faults.counts[CallKind::Open as usize] + faults.counts[CallKind::Read as usize];

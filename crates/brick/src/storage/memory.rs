@@ -1,4 +1,4 @@
-//! Storage in memory that remembers what was synced: tests cut its power.
+//! A storage in memory that knows what was synced, so that tests can cut its power.
 
 use super::{Space, Storage, StorageFile};
 use parking_lot::Mutex;
@@ -37,12 +37,12 @@ impl MemoryStorage {
         Self::default()
     }
 
-    /// From the `count`-th sync on, every sync fails.
+    /// Lets every sync from the `count`-th on fail.
     pub fn fail_syncs_after(&self, count: i64) {
         self.syncs_left.store(count, Ordering::SeqCst);
     }
 
-    /// What a power cut leaves if nothing unsynced had reached the medium.
+    /// The files after a power cut in which nothing unsynced had reached the medium.
     pub fn after_power_cut(&self) -> Self {
         let cut = Self::new();
         for (path, file) in self.files.lock().iter() {
@@ -54,7 +54,7 @@ impl MemoryStorage {
         cut
     }
 
-    /// What the death of the process leaves.
+    /// The files after the death of the process.
     pub fn copy(&self) -> Self {
         let copy = Self::new();
         for (path, file) in self.files.lock().iter() {
@@ -66,7 +66,7 @@ impl MemoryStorage {
         copy
     }
 
-    /// Flips one bit of a file, as a bad disk does.
+    /// Flips one bit of a file, as a failing disk does.
     pub fn flip_bit(&self, path: &str, byte: usize) {
         if let Some(file) = self.files.lock().get(path)
             && let Some(byte) = file.content.lock().now.get_mut(byte)

@@ -1,12 +1,12 @@
 //! A file system and a disk in memory whose power can be cut at any call.
 //!
-//! Of what no sync has covered any part may survive: each 512-byte sector of a file is as it was at the last sync or as
-//! any write since left it, the length is any that the file had since, and a name that was made or removed since its
-//! directory's last sync is there or not. A write changes whole sectors, as the page cache does: if a later write of a
-//! sector survives, so does what an earlier one put into it. Directories are there as soon as they are made.
+//! What no sync has covered may survive in any part. Each 512-byte sector of a file is as at the last sync, or as any
+//! later write left it; the length is any that the file had since; a name that was made or removed since its
+//! directory's last sync exists or not. A write changes whole sectors, as the page cache does: if a later write of a
+//! sector survives, so does what an earlier one put into it. Directories exist durably as soon as they are made.
 //!
-//! [`PowerCutStorage::record`] keeps the calls of a history; [`Recording::cuts`] goes through them again and gives the
-//! disk after a cut at each. [`PowerCutStorage::next_process`] is a kill: the old process's files answer errors.
+//! [`PowerCutStorage::record`] records the calls of a history; [`Recording::cuts`] replays them and gives the disk
+//! after a cut at each. [`PowerCutStorage::next_process`] is a kill: the files of the old process answer errors.
 
 mod content;
 mod disk;
@@ -20,13 +20,13 @@ use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
-/// What a disk writes in one piece.
+/// Bytes that a disk writes whole.
 const SECTOR_BYTES: usize = 512;
 
-/// Bytes of the greatest file, so that a wild offset is an error and not all of the memory.
+/// Bytes of the longest file, so that a wild offset is an error instead of all of the memory.
 const FILE_BYTES_MAX: u64 = 1 << 36;
 
-/// One process's view of a machine. Clones are the same process.
+/// The storage of one process on a machine. Clones belong to the same process.
 #[derive(Clone, Default)]
 pub struct PowerCutStorage {
     machine: Arc<Mutex<Machine>>,
@@ -36,21 +36,21 @@ pub struct PowerCutStorage {
 #[derive(Default)]
 struct Machine {
     disk: Disk,
-    /// The process that is alive.
+    /// Number of the process that is alive.
     process: u64,
-    /// Changing calls until it is killed.
+    /// Changing calls left until the process is killed.
     calls_left: Option<u64>,
     recording: Option<Recording>,
 }
 
-/// The calls of a history, and the disk that they began with.
+/// The calls of a history, and the disk before the first of them.
 #[derive(Clone, Default)]
 pub struct Recording {
     start: Disk,
     calls: Vec<Call>,
 }
 
-/// Goes through a [`Recording`], one call after the other.
+/// Replays a [`Recording`], one call after the other.
 pub struct Cuts<'a> {
     recording: &'a Recording,
     disk: Disk,
@@ -67,12 +67,12 @@ impl PowerCutStorage {
         Self { machine: Arc::new(Mutex::new(Machine { disk, ..Machine::default() })), process: 0 }
     }
 
-    /// Another machine with the same disk, whatever is unsynced included. The two go their own ways.
+    /// A copy of the machine, with its unsynced changes, independent of this one.
     pub fn copy(&self) -> Self {
         Self::on(self.machine.lock().disk.clone())
     }
 
-    /// What a power cut leaves now.
+    /// The machine after a power cut now.
     pub fn after_power_cut(&self, survivors: Survivors) -> Self {
         Self::on(self.machine.lock().disk.after_power_cut(survivors))
     }
@@ -82,7 +82,7 @@ impl PowerCutStorage {
         self.machine.lock().disk.unsynced()
     }
 
-    /// Kills this process, which takes nothing that it had written, and begins another.
+    /// Kills this process and begins another. Nothing that was written is lost.
     pub fn next_process(&self) -> Self {
         let mut machine = self.machine.lock();
         machine.process += 1;
@@ -90,29 +90,29 @@ impl PowerCutStorage {
         Self { machine: self.machine.clone(), process: machine.process }
     }
 
-    /// Kills this process once it has made so many more calls that change something or sync.
+    /// Kills this process after so many more calls that change something or sync.
     pub fn die_after(&self, calls: u64) {
         self.machine.lock().calls_left = Some(calls);
     }
 
-    /// Whether this process is dead.
+    /// Whether this process was killed.
     pub fn is_dead(&self) -> bool {
         let machine = self.machine.lock();
         machine.process != self.process || machine.calls_left == Some(0)
     }
 
-    /// Keeps all calls from now on.
+    /// Records all calls from now on.
     pub fn record(&self) {
         let mut machine = self.machine.lock();
         machine.recording = Some(Recording { start: machine.disk.clone(), calls: Vec::new() });
     }
 
-    /// Calls kept so far.
+    /// Number of calls recorded so far.
     pub fn recorded_calls(&self) -> usize {
         self.machine.lock().recording.as_ref().map_or(0, |recording| recording.calls.len())
     }
 
-    /// What was kept; nothing is kept any more.
+    /// Ends recording, and returns the recorded calls.
     pub fn take_recording(&self) -> Recording {
         self.machine.lock().recording.take().unwrap_or_default()
     }
@@ -149,7 +149,7 @@ impl Machine {
 }
 
 impl Recording {
-    /// How many calls.
+    /// Number of calls.
     pub fn len(&self) -> usize {
         self.calls.len()
     }
@@ -159,19 +159,19 @@ impl Recording {
         self.calls.is_empty()
     }
 
-    /// From the first call on.
+    /// Replays from the first call on.
     pub fn cuts(&self) -> Cuts<'_> {
         Cuts { recording: self, disk: self.start.clone(), done: 0 }
     }
 }
 
 impl Cuts<'_> {
-    /// Calls that have returned.
+    /// Number of calls replayed.
     pub fn done(&self) -> usize {
         self.done
     }
 
-    /// Takes the next call. -> whether there was one.
+    /// Replays the next call. -> whether there was one.
     pub fn step(&mut self) -> bool {
         let Some(call) = self.recording.calls.get(self.done) else { return false };
         self.disk.apply(call);
@@ -179,7 +179,7 @@ impl Cuts<'_> {
         true
     }
 
-    /// Whether the last call made changes durable, rather than any.
+    /// Whether the last call was a sync.
     pub fn was_sync(&self) -> bool {
         let last = self.done.checked_sub(1).and_then(|last| self.recording.calls.get(last));
         matches!(last, Some(Call::Sync { .. } | Call::SyncDirectory { .. }))
@@ -190,7 +190,7 @@ impl Cuts<'_> {
         self.disk.unsynced()
     }
 
-    /// What a power cut leaves now.
+    /// The machine after a power cut now.
     pub fn cut(&self, survivors: Survivors) -> PowerCutStorage {
         PowerCutStorage::on(self.disk.after_power_cut(survivors))
     }
@@ -297,7 +297,7 @@ impl StorageFile for PowerCutFile {
     }
 
     fn allocate(&self, _: u64, _: u64) -> Result<()> {
-        // Whatever a power cut does to it, nobody reads a difference.
+        // No reader sees whether a power cut took it.
         self.storage.alive().map(|_| ())
     }
 

@@ -1,29 +1,29 @@
 //! Disk quotas of the user and the group that this process runs as (quotactl(2)).
 //!
-//! statvfs(2) does not know them, but for quotas of projects. Root, who may exceed them, has none.
+//! statvfs(2) reports only project quotas. Root may exceed quotas, so none apply to it.
 
 use super::Space;
 use nix::sys::quota::{Dqblk, QuotaType, quotactl_get};
 use std::path::{Path, PathBuf};
 
-/// The quota file counts blocks of this size (`QIF_DQBLKSIZE`), and bytes in use.
+/// Quota limits are counted in blocks of this size (`QIF_DQBLKSIZE`), usage in bytes.
 const QUOTA_BLOCK_BYTES: u64 = 1024;
 
-/// Which quotas bind this process on a file system.
+/// The quotas that apply to this process on a file system.
 pub struct Quotas {
-    /// The block device of the file system; `None`: nothing binds.
+    /// The block device of the file system; `None`: no quota applies.
     device: Option<PathBuf>,
     user: i32,
     group: i32,
 }
 
 impl Quotas {
-    /// No quota binds.
+    /// No quota applies.
     pub fn none() -> Self {
         Self { device: None, user: 0, group: 0 }
     }
 
-    /// Those of the file system that a directory lies on.
+    /// The quotas of the file system that a directory is on.
     pub fn of(directory: &Path) -> Self {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
         if user.is_root() {
@@ -41,7 +41,7 @@ impl Quotas {
     }
 }
 
-/// One quota; `None`: no limit.
+/// A quota; `None`: no limit.
 struct Limits {
     bytes: Option<u64>,
     bytes_used: u64,
@@ -75,7 +75,7 @@ fn limited(mut space: Space, limits: &Limits) -> Space {
     space
 }
 
-/// The source of the mount that a directory lies on, if it is a block device (proc(5), `mountinfo`).
+/// The block device that is mounted where a directory is (proc(5), `mountinfo`); `None` if it is no block device.
 fn device_of(directory: &Path) -> Option<PathBuf> {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let mount = statx(CWD, directory, AtFlags::empty(), StatxFlags::MNT_ID).ok()?.stx_mnt_id;

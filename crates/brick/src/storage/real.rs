@@ -1,4 +1,4 @@
-//! Storage on a real directory.
+//! A storage on a real directory.
 
 use super::quota::Quotas;
 use super::{Space, Storage, StorageFile};
@@ -18,12 +18,12 @@ pub struct RealStorage {
 }
 
 impl RealStorage {
-    /// Everything is below `root`.
+    /// A storage below `root`.
     pub fn new(root: &Path) -> Self {
         Self { root: root.into(), access: OFlags::RDWR, quotas: Quotas::of(root) }
     }
 
-    /// Files below `root` are opened for reading alone, so that even a bug cannot change them.
+    /// A storage below `root` that opens files for reading only, so that no bug can change them.
     pub fn read_only(root: &Path) -> Self {
         Self { root: root.into(), access: OFlags::RDONLY, quotas: Quotas::none() }
     }
@@ -64,7 +64,7 @@ impl Storage for RealStorage {
             free: bytes(s.f_bfree),
             available: bytes(s.f_bavail),
             files: s.f_files,
-            // A file system that does not count files says 0 of 0.
+            // A file system that does not count inodes reports 0 of 0.
             files_available: if s.f_files == 0 { u64::MAX } else { s.f_favail },
         };
         Ok(self.quotas.limit(space))
@@ -91,7 +91,7 @@ impl StorageFile for RealFile {
         let slices: Vec<IoSlice> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let written = rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.0, &slices, offset))?;
-        // A short write (a full disk, a signal) is finished part by part, so that the true error shows.
+        // A short write (a full disk, a signal) is continued with the rest, so that the error shows.
         let mut skip = written;
         let mut at = offset + written as u64;
         for part in parts.iter().filter(|_| written < total) {
@@ -113,7 +113,7 @@ impl StorageFile for RealFile {
 
     fn allocate(&self, offset: u64, length: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, offset, length) {
-            // Then a write finds out whether there is room.
+            // A later write shows whether there is room.
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             other => other.map_err(Error::from),
         }
@@ -122,7 +122,7 @@ impl StorageFile for RealFile {
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.0, flags, offset, length) {
-            // Without holes the space stays taken until the file goes; nothing reads it.
+            // A file system without holes keeps the space until the file is removed. No reader needs the zeros.
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             other => other.map_err(Error::from),
         }
@@ -136,7 +136,7 @@ impl StorageFile for RealFile {
     }
 
     fn forget_cached(&self) -> Result<()> {
-        // What is still dirty stays; the syncs of the opening write it, or say that they cannot.
+        // Dirty pages stay. The syncs of the opening write them or fail.
         rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed).map_err(Error::from)
     }
 }

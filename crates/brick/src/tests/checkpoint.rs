@@ -85,10 +85,10 @@ fn punch_of_a_cut_spares_fresh_blocks() {
     write(&brick, 0, 1, 10);
     brick.checkpoint().unwrap();
     cut(&brick, 2);
-    write(&brick, 10, 2, 16); // fresh
+    write(&brick, 10, 2, 16); // Fresh.
     let upto = brick.sync_shards(&[shard(0)]).unwrap();
     brick.sync(upto).unwrap();
-    write(&brick, 30, 3, 1); // journaled
+    write(&brick, 30, 3, 1); // In the journal.
     let before = fills(&brick).unwrap();
     brick.checkpoint().unwrap();
     assert_eq!(fills(&brick), Ok(before));

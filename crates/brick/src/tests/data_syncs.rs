@@ -33,8 +33,8 @@ fn a_sync_of_more_files_than_a_mark_names_covers_all_of_them() {
         BrickSettings { journal_segments: 16, segment_bytes: 64 << 10, index_cache_bytes: 1 << 20, reserve_bytes: 0 };
     let identity = Identity::new(BrickId(7), "c", settings);
     Brick::create_on(&storage, &identity).unwrap();
-    let open = |storage: &MemoryStorage, reborn| {
-        Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), reborn).unwrap()
+    let open = |storage: &MemoryStorage, after_power_cut| {
+        Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), after_power_cut).unwrap()
     };
     let (brick, _) = open(&storage, false);
     let shards: Vec<ShardId> = (0..2300).map(shard).collect();
@@ -89,15 +89,15 @@ fn a_later_mark_of_an_earlier_stamp_lowers_nothing() {
     let early = brick.machine.write().sync_shards(&[shard(0)]).unwrap();
     write_via(Via::Home, &brick, shard(0), 4, 2, 4);
     let upto = brick.sync_shards(&[shard(0)]).unwrap();
-    brick.sync(upto).unwrap(); // mark of stamp 2 is stable
+    brick.sync(upto).unwrap(); // The mark of stamp 2 is stable.
     for (id, io) in early {
-        brick.perform(id, &io, &[]).unwrap(); // the slow one returns
+        brick.perform(id, &io, &[]).unwrap(); // The sync that began first ends last.
     }
     let upto = brick.sync_shards(&[]).unwrap();
     brick.sync(upto).unwrap();
     let cut = storage.after_power_cut();
     let path = crate::disk::home::Home::path(shard(0));
-    cut.flip_bit(&path, 5 * BLOCK_BYTES); // rot, in what the mark covered
+    cut.flip_bit(&path, 5 * BLOCK_BYTES); // Damage in what the mark covered.
     let (_, report) = Brick::open_on(Arc::new(cut), &identity_with(1 << 20), Incarnation(2), true).unwrap();
     assert_eq!(report.lost, [], "rot of acknowledged durable bytes passes for a power cut's loss");
 }
@@ -107,21 +107,21 @@ fn a_sync_that_a_freeze_overtakes_does_not_count_for_later_writes() {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);
     write(&brick, 0, 1, 16);
-    // sync_shards, step by step, with a checkpoint and a fresh write in between
+    // The steps of sync_shards, with a checkpoint and a fresh write in between.
     let mut begun = brick.machine.write().sync_shards(&[shard(0)]).unwrap();
     let (id, io) = begun.pop().unwrap();
     let outcome = brick.disk.perform(&io, &[]);
     brick.checkpoint().unwrap();
     write(&brick, 16, 2, 16);
     brick.machine.write().done(id, outcome).unwrap();
-    let upto = brick.sync_shards(&[shard(0)]).unwrap(); // the fsync of the second write
+    let upto = brick.sync_shards(&[shard(0)]).unwrap(); // Syncs the second write.
     brick.sync(upto).unwrap();
     let (after, report) = open(&storage.after_power_cut(), true);
     assert_eq!(report.lost, []);
     assert_eq!(fills(&after).unwrap().len(), 32);
 }
 
-/// Of the sync of a directory that a test holds up.
+/// The progress of a directory sync that the test holds up.
 #[derive(Default)]
 struct Progress {
     has_begun: bool,

@@ -1,4 +1,4 @@
-//! Bricks on a disk that runs full: growing is refused in time, deleting always goes on, no checkpoint fails.
+//! Bricks on a disk that fills up: growing records are refused in time, deletes are always taken, no checkpoint fails.
 
 mod inodes;
 mod stalled;
@@ -16,20 +16,20 @@ const RING: RingId = RingId(1);
 const PAGE: u64 = 4096;
 const ENOSPC: i32 = 28;
 
-/// Pages of a file system that several bricks share.
+/// The pages of a file system that several bricks share.
 struct Pages {
     all: u64,
     used: u64,
-    /// Another user of the file system takes whatever is given back.
+    /// Whether another user of the file system takes all pages that are freed.
     greedy: bool,
     files: HashMap<String, BTreeSet<u64>>,
-    /// Files that the file system can hold; `None`: it does not count them.
+    /// Inodes of the file system; `None`: it does not count them.
     inodes: Option<u64>,
-    /// Files that are there, those of other users too.
+    /// Files that exist, also those of other users.
     names: BTreeSet<String>,
 }
 
-/// A directory of a small file system: files take a page when it is first written.
+/// A directory of a small file system. A file takes a page when the page is first written.
 #[derive(Clone)]
 struct SmallStorage {
     below: MemoryStorage,
@@ -159,12 +159,12 @@ fn identity(number: u128) -> Identity {
     Identity::new(BrickId(number), "c", settings)
 }
 
-/// Two bricks on a disk of so many bytes.
+/// Two bricks on a file system of this size, in bytes.
 fn bricks(bytes: u64) -> (Arc<Mutex<Pages>>, Vec<Brick>) {
     bricks_with(bytes, None)
 }
 
-/// Two bricks on a file system of so many bytes that can hold `inodes` files; `None`: it counts none.
+/// Two bricks on a file system of this size, in bytes, with `inodes` inodes; `None`: it does not count them.
 fn bricks_with(bytes: u64, inodes: Option<u64>) -> (Arc<Mutex<Pages>>, Vec<Brick>) {
     let (files, names) = (HashMap::new(), BTreeSet::new());
     let pages = Arc::new(Mutex::new(Pages { all: bytes / PAGE, used: 0, greedy: false, files, inodes, names }));
@@ -186,7 +186,8 @@ fn shard(number: u64) -> ShardId {
     ShardId { volume: VolumeId(1), data: DataId(u128::from(number)), index: 0 }
 }
 
-/// What a server does with a record: room on every replica, then the record; a checkpoint when one is wanted.
+/// What a server does for a record: it reserves room on every replica, makes a checkpoint where one is wanted, and
+/// appends the record.
 fn commit(bricks: &[Brick], grows: bool, changes: Vec<Change>) -> Result<()> {
     let sequence = Sequence(bricks[0].position(RING, PartitionNumber(0)).sequence.0 + 1);
     let (partition, epoch, session, op_id) = (PartitionNumber(0), Epoch(1), SessionId(1), OpId(1));
@@ -213,7 +214,7 @@ fn blocks(number: u64, count: usize) -> Vec<Change> {
     vec![put, Change::WriteBlocks { shard: shard(number), record, run, bytes }]
 }
 
-/// Until growing is refused. -> how many.
+/// Commits growing records until one is refused. -> how many were taken.
 fn fill(bricks: &[Brick], first: u64, mut one: impl FnMut(u64) -> Vec<Change>) -> u64 {
     for number in first.. {
         match commit(bricks, true, one(number)) {
@@ -241,7 +242,7 @@ fn a_full_disk_refuses_what_grows_and_goes_on_deleting() {
     let (pages, bricks) = bricks(96 << 20);
     let files = fill(&bricks, 0, |number| blocks(number, 8));
     settle(&bricks);
-    // Refused with little room left, and what a checkpoint has given back is used too.
+    // Records are refused only when little room is left, and room that a checkpoint made is used.
     let more = fill(&bricks, files, |number| vec![Change::Put { key: key(number), value: Bytes::from(vec![1; 300]) }]);
     settle(&bricks);
     let free = pages.lock().free() * PAGE;
@@ -269,9 +270,9 @@ fn another_user_may_fill_the_disk() {
     for number in 0..40 {
         commit(&bricks, true, blocks(number, 8)).unwrap();
     }
-    // All that is free goes to a stranger, between two looks at the file system.
-    let stranger = pages.lock().free();
-    pages.lock().used += stranger;
+    // Another user takes all that is free between two readings of the room.
+    let taken_pages = pages.lock().free();
+    pages.lock().used += taken_pages;
     settle(&bricks);
     assert!(bricks.iter().any(|brick| brick.status().unwrap().reserve.bytes < RESERVE), "given up");
     assert!(fill(&bricks, 100, |number| blocks(number, 8)) < 100);
@@ -281,7 +282,7 @@ fn another_user_may_fill_the_disk() {
             .unwrap();
     }
     settle(&bricks);
-    pages.lock().used -= stranger;
+    pages.lock().used -= taken_pages;
     settle(&bricks);
     commit(&bricks, true, blocks(99, 1)).unwrap();
     assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.bytes == RESERVE), "taken back");
@@ -293,19 +294,19 @@ fn another_user_may_fill_the_disk_while_a_checkpoint_runs() {
     for number in 0..10 {
         commit(&bricks, true, blocks(number, 8)).unwrap();
     }
-    let (mut stranger, mut pauses) = (0, 0);
+    let (mut taken_pages, mut pauses) = (0, 0);
     for brick in &bricks {
         let mut fill = || {
             pauses += 1;
             let mut pages = pages.lock();
             let free = pages.free();
-            (stranger, pages.used) = (stranger + free, pages.used + free);
+            (taken_pages, pages.used) = (taken_pages + free, pages.used + free);
             false
         };
         brick.begin_checkpoint().finish(&mut fill).unwrap();
         assert_eq!(brick.status().unwrap().poisoned, None);
         assert!(brick.status().unwrap().reserve.bytes < RESERVE, "given up");
-        pages.lock().used -= std::mem::take(&mut stranger);
+        pages.lock().used -= std::mem::take(&mut taken_pages);
         brick.refresh_room().unwrap();
     }
     assert_eq!(pauses, 2);

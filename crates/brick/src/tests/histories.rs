@@ -1,8 +1,8 @@
-//! Histories of a small brick, and the power cut at each of their calls; faults at each of them; rot.
+//! Histories of a small brick, with a power cut at each of their calls, a fault at each of them, or damage.
 //!
-//! A history is a list of [`steps`]; [`run`] takes them on a brick and keeps in a [`model`] what was promised; [`cuts`]
-//! opens what a power cut leaves after each call of the storage and lets [`check`] compare. One seed is one history:
-//! `HEKATE_HISTORIES=100000` runs more of them, `HEKATE_HISTORY=17` that one alone, with its steps.
+//! A history is a list of [`steps`]. [`run`] runs them on a brick and keeps in a [`model`] what was promised. [`cuts`]
+//! opens what a power cut leaves after each call of the storage, and [`check`] compares. One seed is one history:
+//! `HEKATE_HISTORIES=100000` runs 100,000 of them, `HEKATE_HISTORY=17` runs that one alone and prints its steps.
 
 mod check;
 mod cuts;
@@ -18,7 +18,8 @@ use cuts::{Thoroughness, Tried, cut_everywhere, describe, shrink};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Histories that `cargo test` runs; `HEKATE_HISTORIES` overrides, `HEKATE_HISTORIES_FROM` begins elsewhere than at 0.
+/// Histories that `cargo test` runs. `HEKATE_HISTORIES` overrides it; `HEKATE_HISTORIES_FROM` is the first seed, 0 by
+/// default.
 const HISTORIES: u64 = 1000;
 
 fn setting(name: &str) -> Option<u64> {
@@ -52,8 +53,8 @@ fn on_all_processors(count: u64, one: impl Fn(u64) -> Result<Tried, String> + Sy
 }
 
 fn report(what: &str, tried: Tried) {
-    let Tried { cuts, went_on, nested } = tried;
-    println!("{what}: {cuts} power cuts, after {went_on} of them the brick went on, {nested} of those were cut again");
+    let Tried { cuts, used_further, nested } = tried;
+    println!("{what}: {cuts} power cuts, {used_further} of them with further use, {nested} of those with another cut");
 }
 
 fn one_history(seed: u64) -> Result<Tried, String> {

@@ -1,4 +1,4 @@
-//! Damage to every block of an index's files: what is read of it is right or an error, and nothing that is there is missing.
+//! Damage to each block of an index's files: reads are right or fail, and no entry is missing.
 
 use crate::index::backend::{FILE, Reading};
 use crate::index::sums::{self, BLOCK_BYTES, SECTOR_BYTES, Sums};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// As if all blocks of the index were written as they are now: what memory had flipped before a sum was made of it.
+/// Makes the sums those of the blocks as they are now, as if memory had been damaged before the sums were computed.
 pub fn take_for_right(storage: &dyn Storage) {
     let (file, sums_file) = (storage.open(FILE, false).unwrap(), storage.open(sums::FILE, false).unwrap());
     let mut sums = Sums::read(&*sums_file, file.length().unwrap()).unwrap();
@@ -35,7 +35,8 @@ impl Random {
     }
 }
 
-/// An index of some levels, with values of several blocks, that has been committed to often; and its file before the last commit.
+/// An index of several levels, with values of several blocks and many commits; its entries, and its file before the
+/// last commit.
 fn index() -> (MemoryStorage, Entries, Vec<u8>) {
     let (storage, mut entries, mut random) = (MemoryStorage::new(), Entries::new(), Random(1));
     RedbIndex::create(&storage).unwrap();
@@ -69,7 +70,8 @@ fn bytes_of(storage: &MemoryStorage, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// What reading everything says of each key, in two ways. -> whether all of it was right; `None`: it does not open.
+/// Reads all entries, by key and by a scan; none may be wrong or missing. -> whether all could be read; `None`: the
+/// index does not open.
 fn reads_right(storage: &MemoryStorage, entries: &Entries, what: &str) -> Option<bool> {
     let index = RedbIndex::open(Arc::new(storage.clone()), 1 << 20, Reading::Strict).ok()?;
     let mut is_all = true;
@@ -112,7 +114,7 @@ fn a_flipped_bit_in_any_block_is_put_right() {
         assert_eq!(reads_right(&rotten, &entries, &format!("byte {at}")), Some(true), "byte {at}");
         let was_read = bytes_of(&rotten, FILE)[at] == bytes_of(&storage, FILE)[at];
         mended += usize::from(was_read);
-        // Of block 0 this is the header.
+        // In block 0 this is the header.
         assert!(was_read || block > 0);
     }
     assert!(mended > 50, "{mended} of {blocks} blocks are read");
@@ -133,7 +135,7 @@ fn wider_damage_to_any_block_is_an_error_and_never_a_missing_entry() {
                 0 => bytes[place..place + 40].iter_mut().for_each(|byte| *byte ^= 0x55),
                 1 => bytes[sector..sector + SECTOR_BYTES].fill(0),
                 2 => bytes[at..at + BLOCK_BYTES].copy_from_slice(&sound[other..other + BLOCK_BYTES]),
-                // The last write of it, or of a sector of it, never came to the disk.
+                // The last write of the block, or of one of its sectors, did not reach the disk.
                 3 => bytes[at..at + BLOCK_BYTES].copy_from_slice(&before[at..at + BLOCK_BYTES]),
                 _ => bytes[sector..sector + SECTOR_BYTES].copy_from_slice(&before[sector..sector + SECTOR_BYTES]),
             });
@@ -152,7 +154,7 @@ fn the_header_has_a_copy_and_without_both_the_index_does_not_open() {
         let damaged = with(&storage, FILE, |bytes| bytes[from..from + SECTOR_BYTES].fill(0x33));
         assert_eq!(reads_right(&damaged, &entries, "one half"), Some(true));
     }
-    // As an older one: redb's primary slot is one bit.
+    // One bit of redb's header chooses the slot, so a flip of it would make an older commit the last one.
     let older = with(&storage, FILE, |bytes| bytes[..320].copy_from_slice(&before[..320]));
     assert_eq!(reads_right(&older, &entries, "an older header under a newer check"), Some(true));
     let damaged = with(&storage, FILE, |bytes| bytes[..2 * SECTOR_BYTES].fill(0x33));
@@ -180,13 +182,13 @@ fn without_its_sums_an_index_is_refused_or_not_believed() {
 fn a_salvage_reads_on_and_tells_which_blocks_are_damaged() {
     let (storage, entries, _) = index();
     let sound = bytes_of(&storage, FILE);
-    // Where the value of one entry is.
+    // The place of one entry's value.
     let key = entries.keys().nth(77).unwrap();
     let at = sound.windows(key.len()).rposition(|window| window == key).unwrap();
     let damaged = with(&storage, FILE, |bytes| bytes[at] ^= 0x55);
     let pages = RedbIndex::check_pages(&damaged.copy(), 1 << 20).unwrap();
     if pages.wrong.is_empty() {
-        // An older page, to which nothing refers.
+        // An older page that no commit refers to.
         return assert!(pages.tree.unwrap());
     }
     assert_eq!(pages.wrong, [at as u64 / BLOCK_BYTES as u64]);

@@ -1,4 +1,4 @@
-//! What inspection says of bricks that are sound, torn and damaged.
+//! Inspection of bricks that are sound, torn and damaged.
 
 mod compare;
 
@@ -76,8 +76,8 @@ pub(super) fn blocks(first: u32, fill: u8, count: u32, writes: u64) -> (ShardRec
     (ShardRecord { stamp: stamp(writes), length, home_blocks, reserved_blocks: 0 }, run, bytes)
 }
 
-/// A directory with one name of a file, whose shard has blocks 0 to 3 at home and, beyond the checkpoint, 4 and 5 in the
-/// journal and 6 fresh; 7 is a hole.
+/// A directory with one name of a file. The file's shard has blocks 0 to 3 at home; behind the checkpoint blocks 4 and
+/// 5 are in the journal and block 6 is fresh; block 7 is a hole.
 fn new_brick() -> MemoryStorage {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);
@@ -104,8 +104,8 @@ fn new_brick() -> MemoryStorage {
     storage
 }
 
-pub(super) fn stopped(storage: &MemoryStorage, reborn: bool) -> StoppedBrick {
-    StoppedBrick::on(Arc::new(storage.clone()), identity(), reborn).unwrap()
+pub(super) fn stopped(storage: &MemoryStorage, after_power_cut: bool) -> StoppedBrick {
+    StoppedBrick::on(Arc::new(storage.clone()), identity(), after_power_cut).unwrap()
 }
 
 fn problems(stopped: &StoppedBrick) -> Vec<String> {
@@ -136,8 +136,8 @@ fn a_sound_brick_has_no_problems_and_stays_as_it_is() {
     use BlockState::*;
     let storage = new_brick();
     let before = bytes_of(&storage);
-    for reborn in [false, true] {
-        let stopped = stopped(&storage, reborn);
+    for after_power_cut in [false, true] {
+        let stopped = stopped(&storage, after_power_cut);
         assert_eq!(problems(&stopped), Vec::<String>::new());
         assert_eq!(states(&stopped), [Right, Right, Right, Right, Journal, Journal, Right, Hole]);
         let mut records = 0;
@@ -167,7 +167,7 @@ fn each_damage_is_named_with_its_place() {
     let found = problems(&stopped(&storage, true));
     assert_eq!(found, [format!("{data} at offset 4096: block 1: damaged")]);
 
-    // The first record after the checkpoint: later ones say that it was stable.
+    // The first record behind the checkpoint; later ones say that it was stable.
     let storage = new_brick();
     let mut at = Vec::new();
     let contents = Contents::read(&stopped(&storage, false), &mut |record| {
@@ -222,7 +222,8 @@ fn a_share_of_a_directory_that_lives_elsewhere_is_no_problem_and_a_name_in_the_w
         append_synced(&brick, changes);
         drop(brick);
         let found = problems(&stopped(&storage, false));
-        let strays = found.iter().filter(|what| what.contains("rest where the spread does not put them")).count();
+        let strays =
+            found.iter().filter(|what| what.contains("at positions where the spread does not put them")).count();
         assert_eq!((found.len(), strays), (expected, expected), "{found:?}");
     }
 }
@@ -238,13 +239,22 @@ fn entries_that_contradict_each_other_are_named() {
         (Change::Delete { key: object(ROOT, Kind::Stub) }, "a directory without a stub"),
         (
             put(object(ROOT, Kind::Stub), &StubRecord { spread: 2, ..stub(1) }),
-            "the stub says a spread of 2, the inode 1",
+            "the stub has a spread of 2, the inode one of 1",
         ),
-        (put(object(ROOT, Kind::Stub), &StubRecord { spread: 3, ..stub(1) }), "where no name of a spread of 3 rests"),
-        (put(Key::stub(KeyPrefix { position: Position(1 << 31), ..PLACE }, unnamed), &stub(0)), "a spread of 1 rests"),
+        (
+            put(object(ROOT, Kind::Stub), &StubRecord { spread: 3, ..stub(1) }),
+            "at a position that a spread of 3 does not use",
+        ),
+        (
+            put(Key::stub(KeyPrefix { position: Position(1 << 31), ..PLACE }, unnamed), &stub(0)),
+            "a spread of 1 does not use",
+        ),
         (put(Key::stub(PLACE, unnamed), &stub(0)), "a stub without an inode"),
-        (put(object(FILE, Kind::Inode), &inode(NodeKind::File, vec![piece])), "of an inode that says it has none"),
-        (content(FILE), "content beside an inode whose bytes rest in shards"),
+        (
+            put(object(FILE, Kind::Inode), &inode(NodeKind::File, vec![piece])),
+            "of an inode that is marked as having none",
+        ),
+        (content(FILE), "content beside an inode whose bytes are in shards"),
         (content(unnamed), "content without an inode"),
         (put(object(twin, Kind::Inode), &inode(NodeKind::File, vec![piece])), "is in the layouts of"),
         (
@@ -252,8 +262,8 @@ fn entries_that_contradict_each_other_are_named() {
             "is garbage and in the",
         ),
         (put(Key::orphan(RING, VOLUME, FILE), &0u8), "is an orphan and has 1 names"),
-        (put(Key::orphan(RING, VOLUME, unnamed), &0u8), "is an orphan and is not there"),
-        (put(object(FILE, Kind::Inode), &stub(1)), "cannot be: "),
+        (put(Key::orphan(RING, VOLUME, unnamed), &0u8), "is an orphan and does not exist"),
+        (put(object(FILE, Kind::Inode), &stub(1)), "is malformed: "),
         (put(Key::name(PLACE, ROOT, b"a/b"), &7u8), "a name with / or NUL"),
     ] {
         let storage = new_brick();

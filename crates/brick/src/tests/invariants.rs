@@ -1,7 +1,8 @@
-//! Each numbered invariant of `docs/format` is tripped here. `cargo xtask tidy` compares the lists with these names.
+//! A test for each numbered invariant of `docs/format`, which violates it. `cargo xtask tidy` compares the lists with
+//! the tests' names.
 //!
-//! What a record could break is refused before it is journaled, and the brick goes on; what rests wrongly on the disk is
-//! damage; what only a bug of ours can break stops the brick.
+//! A record that would violate an invariant is refused before it is journaled, and the brick goes on. Bytes on the disk
+//! that violate one are damage. What only a bug of the brick can violate stops the brick.
 
 use crate::index::meta::Meta;
 use crate::journal::Lsn;
@@ -25,8 +26,8 @@ fn new() -> (MemoryStorage, Brick) {
     (storage, brick)
 }
 
-fn open(storage: &MemoryStorage, reborn: bool) -> Result<Brick> {
-    Ok(Brick::open_on(Arc::new(storage.clone()), &identity_with(SEGMENT), Incarnation(1), reborn)?.0)
+fn open(storage: &MemoryStorage, after_power_cut: bool) -> Result<Brick> {
+    Ok(Brick::open_on(Arc::new(storage.clone()), &identity_with(SEGMENT), Incarnation(1), after_power_cut)?.0)
 }
 
 fn record(count: u64, length: u32, home_blocks: u32) -> ShardRecord {
@@ -58,7 +59,7 @@ fn put(name: &str) -> Change {
     Change::Put { key: Key::name(place, ROOT, name.as_bytes()), value: Bytes::from_static(b"1") }
 }
 
-/// The record is refused with the invariant's name, nothing has changed, and the next one is taken.
+/// The record was refused with the invariant's name, nothing has changed, and the next record is taken.
 fn refused(brick: &Brick, name: &str, outcome: Result<impl Sized>) {
     let text = outcome.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(text.contains(name), "{name} was not named: {text:?}");
@@ -66,7 +67,7 @@ fn refused(brick: &Brick, name: &str, outcome: Result<impl Sized>) {
     append(brick, vec![put("the next one")]).unwrap();
 }
 
-/// Breaks something inside and does something: the brick stops, the process does not, and the reason names the invariant.
+/// The brick has stopped, the process has not, and the error names the invariant.
 fn poisons(brick: &Brick, name: &str, outcome: Result<impl Sized>) {
     let text = outcome.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(text.contains(name), "{name} was not named: {text:?}");
@@ -80,7 +81,7 @@ fn damaged(outcome: Result<impl Sized>, name: &str) {
     assert!(matches!(&error, Error::Damaged { what } if what.contains(name)), "{name} was not named: {error}");
 }
 
-/// Puts a record at the log's end as a program with a bug would.
+/// Writes a record at the log's end, as a program with a bug would.
 fn forge(storage: &MemoryStorage, at: Lsn, header: impl FnOnce(&mut RecordHeader), record: Record) {
     let body = record.to_bytes();
     let mut made = RecordHeader {
@@ -106,7 +107,7 @@ fn brick_invariant_1_a_brick_is_whole() {
     damaged(open(&storage, false), "journal/segment-002");
 }
 
-// brick_invariant_2_one_process_at_a_time: tests.rs, on a real directory.
+// The test of brick invariant 2 needs a real directory: opening.rs.
 
 #[test]
 fn brick_invariant_3_the_index_is_never_ahead_of_the_journal() {
@@ -148,7 +149,7 @@ fn journal_invariant_2_a_record_lies_in_one_segment() {
     let start = machine.log.end;
     machine.log.end = Lsn(start.0 + SEGMENT - 4096 - 20);
     drop(machine);
-    // No record that fits leaves so little behind it: there is no room for the end record either.
+    // An append never leaves so little room: there is none for the end record either.
     poisons(&brick, "journal invariant 2", append(&brick, vec![put("a")]));
 }
 
@@ -158,7 +159,7 @@ fn journal_invariant_3_no_segment_that_is_needed_is_used_again() {
     let full = || {
         let mut machine = brick.machine.write();
         machine.log.end = Lsn(5 * SEGMENT - 100);
-        // What `append` answers with `Full`.
+        // `append` returns `Full` here.
         assert!(!machine.log.has_room(200));
         machine.log.append(EntryKind::Change, &Bytes::from(vec![0; 200]), 0);
         Ok(())
@@ -268,7 +269,7 @@ fn index_invariant_2_applied_never_falls() {
 
 #[test]
 fn index_invariant_3_a_value_rests_under_its_seal() {
-    // As the index has it: index/tests.rs flips each of its bits. Here through a brick, in the file of the index.
+    // `index.rs` tests the seal itself. Here a brick reads a damaged entry in the file of its index.
     let (storage, brick) = new();
     append(&brick, vec![put("sealed-name-to-look-for")]).unwrap();
     brick.checkpoint().unwrap();
@@ -290,8 +291,8 @@ fn index_invariant_4_keys_are_well_formed() {
     }
 }
 
-/// What a brick answers whose index has these bytes changed: all blocks of its shard and its name as they are, or an error, and then it has
-/// stopped. -> how it ended
+/// Reads a brick whose index has these bytes changed: its blocks and a name are as they were written, or the read fails
+/// and the brick has stopped. -> how the reads ended.
 fn read_with_damage(sound: &MemoryStorage, at: usize, count: usize, bits: u8) -> Result<()> {
     let storage = sound.copy();
     let file = storage.open("index/index.redb", false).unwrap();
@@ -336,7 +337,7 @@ fn index_invariant_5_no_block_is_read_but_as_it_was_written() {
     drop(brick);
     let length = storage.open("index/index.redb", false).unwrap().length().unwrap() as usize;
     let mut stopped = 0;
-    // In steps that fall on other places of each block.
+    // Steps of an odd length, to hit different places of the blocks.
     for at in (BLOCK_BYTES..length - 40).step_by(1021) {
         read_with_damage(&storage, at, 1, 1 << (at % 8)).unwrap();
         stopped += usize::from(read_with_damage(&storage, at, 40, 0x55).is_err());
@@ -480,7 +481,7 @@ fn data_invariant_10_only_holes_are_punched() {
     poisons(&brick, "data invariant 10", brick.guarded(|| brick.write_home(&mut || false)));
 }
 
-/// Nothing that a record says can stop one replica after the other: it is refused by each, or taken by each.
+/// No record stops one replica after the other: each of them refuses it, or takes it.
 #[test]
 fn no_record_stops_a_brick() {
     let fresh = Change::FreshBlocks { shard: shard(0), record: record(1, 0, 2), run: run(0, &[1; 4096]) };
@@ -512,9 +513,9 @@ fn an_append_asks_for_the_record_of_an_unknown_shard_and_then_succeeds() {
     );
     machine.resume(geometry.start_of(1), 1, false);
     let entry = entry(1, vec![write(0, 1, record(1, 0, 1))]);
-    let Append::Learn(shards) = machine.append(&entry).unwrap() else { panic!("the shard is not known") };
+    let Append::NeedShards(shards) = machine.append(&entry).unwrap() else { panic!("the shard is not known") };
     assert_eq!(shards, [(RING, shard(0))]);
-    machine.learn(shard(0), Before::Is(None));
+    machine.supply_shard(shard(0), Before::Is(None));
     assert!(matches!(machine.append(&entry), Ok(Append::At { .. })));
     assert!(matches!(machine.checkpoint(), Ok(Next::Done)), "none has begun");
 }

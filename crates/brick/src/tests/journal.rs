@@ -1,4 +1,4 @@
-//! Where the log ends, and where it may not: each rule of `docs/format/journal.md`.
+//! Where the log ends, and where it does not: the rules of `docs/format/journal.md`.
 
 use super::support::{identity_with, new_storage_with};
 use crate::journal::format::{EntryKind, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};
@@ -33,7 +33,7 @@ fn record(sequence: u64, value_bytes: usize) -> Record {
     Record { ring, partition, epoch, sequence: Sequence(sequence), session: SessionId(1), op_id: OpId(1), changes }
 }
 
-/// -> where it begins.
+/// Appends a record with a value of this length. -> where the record begins.
 fn append(brick: &Brick, value_bytes: usize) -> Lsn {
     let sequence = brick.position(RingId(1), PartitionNumber(0)).sequence.0 + 1;
     let entry = LogEntry::new(record(sequence, value_bytes));
@@ -41,7 +41,7 @@ fn append(brick: &Brick, value_bytes: usize) -> Lsn {
     Lsn(end.0 - (RECORD_HEADER_BYTES + entry.body.len()) as u64)
 }
 
-/// Bytes of a record beside its value.
+/// Bytes of a record without its value.
 fn overhead() -> usize {
     RECORD_HEADER_BYTES + LogEntry::new(record(1, 0)).body.len()
 }
@@ -97,7 +97,8 @@ fn a_later_record_proves_damage_from_any_segment() {
     let (storage, brick) = new();
     append(&brick, 30_000);
     let damaged = append(&brick, 10);
-    // One more in segment 1, three each in 2 and 3, one in 4: they say that nothing was stable. The last says that all was.
+    // One more in segment 1, three each in 2 and 3, one in 4, with headers that say that nothing was stable; the last
+    // one says that all was.
     (0..8).for_each(|_| _ = append(&brick, 20_000));
     brick.sync(brick.end()).unwrap();
     let last = append(&brick, 20_000);
@@ -118,7 +119,8 @@ fn segments_of_another_brick_or_size_are_damage_and_of_another_number_the_end() 
     for (header, outcome) in [
         (header(GEOMETRY.brick, 2, SEGMENT * 2), Err("segments of 131072 bytes, brick.toml says 65536")),
         (header(BrickId(8), 2, SEGMENT), Err("belongs to brick")),
-        // Begun, and the header did not reach the disk: what an earlier round left, or nothing.
+        // The segment was begun, and its header did not reach the disk: the file has the header of an earlier use, or
+        // none.
         (header(GEOMETRY.brick, 6, SEGMENT), Ok(1)),
         (vec![0; 64], Ok(1)),
         (header(GEOMETRY.brick, 2, SEGMENT), Ok(2)),

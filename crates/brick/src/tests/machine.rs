@@ -1,5 +1,5 @@
-//! The machine in any order: IO is begun as it says, ends in random order or never, and what the machine said of it holds
-//! after the death of the process and after a power cut.
+//! The machine with IO that ends in any order, or never: what it reported as written and stable holds after the death
+//! of the process and after a power cut.
 
 use super::*;
 use crate::storage::MemoryStorage;
@@ -8,7 +8,7 @@ use crate::{Brick, block_checksum};
 
 const SEGMENT: u64 = 64 << 10;
 
-/// Numbers from a seed (xorshift).
+/// Random numbers from a seed (xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -20,17 +20,19 @@ impl Dice {
     }
 }
 
-fn open(storage: &MemoryStorage, reborn: bool) -> Brick {
-    Brick::open_on(std::sync::Arc::new(storage.clone()), &identity_with(SEGMENT), Incarnation(1), reborn).unwrap().0
+fn open(storage: &MemoryStorage, after_power_cut: bool) -> Brick {
+    Brick::open_on(std::sync::Arc::new(storage.clone()), &identity_with(SEGMENT), Incarnation(1), after_power_cut)
+        .unwrap()
+        .0
 }
 
-/// A record of each partition says how many came before it in a key of its own.
+/// A random run. Record n of the run, in whichever partition, puts the key n.
 struct Run {
     brick: Brick,
     storage: MemoryStorage,
     dice: Dice,
     flying: Vec<(IoId, Io)>,
-    /// Where record n of the run ended.
+    /// The end of each record of the run.
     ends: Vec<Lsn>,
     writes: u64,
 }
@@ -70,8 +72,8 @@ impl Run {
         let (epoch, session, op_id) = (Epoch(1), SessionId(1), OpId(sequence.0));
         let entry = LogEntry::new(Record { ring: RING, partition, epoch, sequence, session, op_id, changes });
         let mut step = machine.append(&entry).unwrap();
-        if let Append::Learn(shards) = step {
-            shards.iter().for_each(|(_, shard)| machine.learn(*shard, Before::Is(None)));
+        if let Append::NeedShards(shards) = step {
+            shards.iter().for_each(|(_, shard)| machine.supply_shard(*shard, Before::Is(None)));
             step = machine.append(&entry).unwrap();
         }
         if let Append::At { end, io } = step {
@@ -97,7 +99,7 @@ impl Run {
         }
     }
 
-    /// One of the IOs in flight ends.
+    /// Ends one of the IOs in flight.
     fn end_one(&mut self) {
         if self.flying.is_empty() {
             return;
@@ -118,11 +120,15 @@ impl Run {
         }
     }
 
-    /// Records whose end is at or before a position of the log: their keys are there, in order, without a gap.
-    fn check(&self, storage: &MemoryStorage, reborn: bool, upto: Lsn, what: &str) {
+    /// Checks that the records that end at or before `upto` are there, in order and without a gap.
+    fn check(&self, storage: &MemoryStorage, after_power_cut: bool, upto: Lsn, what: &str) {
         let at_least = self.ends.iter().filter(|end| **end <= upto).count();
-        let opened =
-            Brick::open_on(std::sync::Arc::new(storage.clone()), &identity_with(SEGMENT), Incarnation(1), reborn);
+        let opened = Brick::open_on(
+            std::sync::Arc::new(storage.clone()),
+            &identity_with(SEGMENT),
+            Incarnation(1),
+            after_power_cut,
+        );
         let brick = opened.unwrap_or_else(|error| panic!("{what}: {error}")).0;
         let found = brick.scan(&Self::key(0), &Self::key(999_999), 1_000_000).unwrap();
         let numbers: Vec<Key> = found.into_iter().map(|(key, _)| key).collect();
@@ -132,7 +138,7 @@ impl Run {
     }
 }
 
-/// `make soak` says more; `HEKATE_RUN=n`: beginning with that one.
+/// Seeds of the runs: `HEKATE_RUNS` of them, beginning with `HEKATE_RUN`.
 fn runs() -> std::ops::RangeInclusive<u64> {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
     let first = number("HEKATE_RUN").unwrap_or(1);
@@ -141,7 +147,7 @@ fn runs() -> std::ops::RangeInclusive<u64> {
 
 #[test]
 fn io_may_end_in_any_order_and_never() {
-    // The last four had a record claim stable storage for an end record that was not written.
+    // The last four check that no record claims stable storage for an end record that is not written yet.
     for seed in runs().chain([999, 6031, 10_163, 15_329]) {
         let mut run = Run::new(seed);
         for _ in 0..400 {
@@ -185,7 +191,7 @@ fn a_checkpoint_hurries_to_be_home_before_the_journal_is_65_percent_full() {
     run.append();
     let mut machine = run.brick.machine.write();
     machine.begin_checkpoint().unwrap();
-    // 65 % of four segments are 170,393 bytes: from here 100,000 are left, and 100 blocks to write.
+    // 65 % of four segments are 170,393 bytes: from `begin` 100,000 bytes are left, and 100 blocks have to be written.
     let begin = 70_393;
     let mut is_ahead = |step, begin, grown, written| {
         machine.log.end = Lsn(machine.log.oldest * SEGMENT + begin + grown);

@@ -25,7 +25,7 @@ fn brick_invariant_2_a_real_brick_is_locked_and_remembers_its_life() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// An incarnation that was never settled is not used again: what it lacks may still be missing.
+/// A new opening begins another incarnation: the blocks that the power cut took may still be missing.
 #[test]
 fn an_incarnation_that_was_not_settled_is_not_used_again() {
     let directory = std::env::temp_dir().join(format!("hekate-brick-lives-{}", std::process::id()));

@@ -73,7 +73,7 @@ fn a_segment_that_cannot_be_begun_stops_the_journal() {
         append_to(&brick, PARTITION, vec![Change::Put { key: key("b"), value: Bytes::from(vec![1; 150 << 10]) }])
             .is_err()
     );
-    // another partition's op, acknowledged
+    // A record of another partition that is acknowledged has to survive.
     let done =
         append_to(&brick, PartitionNumber(1), vec![Change::Put { key: key("c"), value: Bytes::from_static(b"1") }]);
     if let Ok(upto) = done {

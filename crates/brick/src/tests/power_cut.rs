@@ -1,4 +1,4 @@
-//! What a kill and a power cut leave: everything written, and everything synced.
+//! After a kill all that was written is there; after a power cut all that was synced.
 
 use super::support::*;
 use crate::storage::Storage;
@@ -16,7 +16,7 @@ fn a_killed_process_loses_nothing_and_a_power_cut_nothing_that_was_synced() {
     assert_eq!(names(&brick, 9), ["synced", "unsynced"]);
     assert_eq!((report.records, brick.position(RING, PARTITION).sequence), (2, Sequence(2)));
     drop(brick);
-    // Opening synced what recovery had found; what comes after it is at risk again.
+    // The opening synced what recovery found. Later records are at risk again.
     let (brick, _) = open(&storage, false);
     put(&brick, "late", "1");
     drop(brick);
@@ -67,8 +67,8 @@ fn a_synced_overwrite_survives_though_an_older_extent_was_lost() {
     let (brick, _) = open(&storage, false);
     write(&brick, 0, 1, 4);
     brick.checkpoint().unwrap();
-    write(&brick, 4, 2, 16); // fresh, unsynced
-    let upto = write(&brick, 0, 9, 1); // O_DSYNC: what batch.rs syncs is the journal alone
+    write(&brick, 4, 2, 16); // Fresh and unsynced.
+    let upto = write(&brick, 0, 9, 1); // A durable write syncs the journal alone.
     brick.sync(upto).unwrap();
     let (after, _) = open(&storage.after_power_cut(), true);
     assert_eq!(fills(&after).unwrap()[0], 9);
@@ -99,9 +99,9 @@ fn blocks_lost_to_a_power_cut_stay_holes_after_a_kill() {
     let (after, _) = open(&cut, true);
     let first = fills(&after);
     assert_eq!(first.as_ref().unwrap()[..5], [1, 1, 1, 1, 0]);
-    after.checkpoint().unwrap(); // as a server does before it lets the brick settle in its new life
+    after.checkpoint().unwrap(); // A server does this before it settles the incarnation.
     drop(after);
-    let (again, _) = open(&cut, false); // SIGKILL, same boot
+    let (again, _) = open(&cut, false); // A kill, in the same boot.
     assert_eq!(fills(&again), first);
 }
 
@@ -109,10 +109,10 @@ fn blocks_lost_to_a_power_cut_stay_holes_after_a_kill() {
 fn a_fresh_block_overwritten_by_a_lost_checkpoint_leaves_its_neighbours() {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);
-    write(&brick, 0, 1, 16); // fresh, unsynced, but it reaches the disk
+    write(&brick, 0, 1, 16); // Fresh and unsynced, but it reaches the disk.
     let upto = write(&brick, 3, 2, 1);
     brick.sync(upto).unwrap();
-    // what the checkpoint did before the power went
+    // The checkpoint wrote this before the power failed.
     let path = data_file(&storage);
     let file = storage.open(&path, false).unwrap();
     file.write_at(&[&run_of(shard(0), 3, 2, 1).1], 3 * u64::from(BLOCK)).unwrap();

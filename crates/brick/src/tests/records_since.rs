@@ -18,10 +18,11 @@ fn records_for_a_replica_that_lacks_them_come_from_the_journal() {
     assert_eq!(sequences(&brick, 1), [2, 3]);
 }
 
-/// A record that is damaged behind the last checkpoint hides itself and those in front of it, not those behind it.
+/// A damaged record in a part of the journal that a checkpoint covers hides itself and the records in front of it, not
+/// those behind it.
 #[test]
 fn records_behind_a_damaged_one_can_be_read() {
-    // In its body, and in its header, which says where the next one begins.
+    // Damage in the body, and in the header, which says where the next record begins.
     for (byte, next) in [(RECORD_HEADER_BYTES + 3, 3), (9, 5)] {
         let storage = new_storage();
         let (brick, _) = open(&storage, false);
@@ -49,7 +50,7 @@ fn records_behind_a_damaged_one_can_be_read() {
     }
 }
 
-/// They are in no log, and have no number.
+/// Fast writes are in no log and have no number.
 #[test]
 fn fast_writes_between_records_hide_none() {
     let storage = new_storage();
@@ -64,7 +65,8 @@ fn fast_writes_between_records_hide_none() {
     assert_eq!(sequences(&brick, 0), [1, 2]);
 }
 
-/// A brick that runs finds a record damaged that it has just written, and cannot tell where the next ones begin.
+/// An open brick finds damage in a header that it has just written, and so does not know where the next record begins:
+/// appends go on in the next segment.
 #[test]
 fn records_appended_after_damage_was_found_can_be_read() {
     let storage = new_storage();
@@ -105,8 +107,8 @@ fn released_records_are_distinguished_from_damaged_ones() {
     assert!(matches!(since(begins), Since::Hidden(_)));
 }
 
-/// A sector that the disk cannot read is damage as flipped bits are: it ends neither who asks for records nor an opening that has no use
-/// for what was there.
+/// A sector that the disk cannot read is damage, as flipped bits are: it stops no reader of records, and no opening
+/// that does not need it.
 #[test]
 fn an_unreadable_sector_hides_records_and_stops_no_brick() {
     let storage = FaultyStorage::new(new_storage());
@@ -130,7 +132,7 @@ fn an_unreadable_sector_hides_records_and_stops_no_brick() {
             "{after}"
         );
     }
-    // No damage: want of something else.
+    // An error that is no damage is returned.
     storage.fail(Fault { kind: Some(CallKind::Read), after: 1, error: FaultError::NoSpace, forever: false });
     assert!(matches!(brick.records_since(RING, PARTITION, Sequence(0)), Err(Error::Unavailable { .. })));
     storage.heal();
@@ -149,11 +151,11 @@ fn an_unreadable_sector_hides_records_and_stops_no_brick() {
         }
         storage.heal();
     }
-    // Where it does, it is a record before the log's end, or a segment behind it.
+    // The openings that fail read a record that recovery needs, or a segment behind the log's end.
     assert!(opened >= 5, "{opened}");
 }
 
-/// So many records, of which four fill a segment.
+/// Appends records of which four fill a segment.
 fn append_large(brick: &Brick, count: u64) {
     let key = Key::partition(RING, PARTITION.first_position(1));
     for sequence in 1..=count {
@@ -187,13 +189,13 @@ fn records_behind_a_segment_with_parts_of_two_uses_are_found() {
     let marked: Vec<u64> = earlier.iter().map(|(_, ends)| ends[0].2.sequence.0).collect();
     assert_eq!(marked, [2, 4, 6, 8, 10], "each some two records on");
     assert_eq!(earlier.last().map(|(upto, ends)| (*upto, ends.clone())), Some(brick.ends()));
-    // Four records fit a segment: the second one of the first is written over.
+    // Four records fill a segment. The second one of the first segment is overwritten.
     let first = storage.open("journal/segment-001", false).unwrap();
     first.write_at(&[&[0xab; 4096]], 80 << 10).unwrap();
     let hidden = |after: u64| matches!(brick.records_since(RING, PARTITION, Sequence(after)), Ok(Since::Hidden(_)));
     assert_eq!(sequences(&brick, 2), (3..=10).collect::<Vec<_>>());
     assert!(hidden(1) && hidden(0), "nothing before a gap");
-    // And its header: nothing says where the third one begins.
+    // Its header is overwritten too, so that nothing says where the third one begins.
     first.write_at(&[&[0xab; 32 << 10]], 48 << 10).unwrap();
     assert_eq!(sequences(&brick, 4), (5..=10).collect::<Vec<_>>());
     assert!(hidden(3));

@@ -1,4 +1,4 @@
-//! One suite for every storage, and what is particular to those that fail and lose power.
+//! One suite for all storages, and the properties of those that fail or lose power.
 
 use crate::storage::*;
 use std::io::ErrorKind;
@@ -94,7 +94,7 @@ fn faulty_storage_without_faults_conforms() {
     conforms(&FaultyStorage::new(MemoryStorage::new()));
 }
 
-/// A file `d/f` of two synced blocks of 1, its name synced too.
+/// A file `d/f` with two blocks of 1; content and name are synced.
 fn synced_file() -> (PowerCutStorage, Arc<dyn StorageFile>) {
     let storage = PowerCutStorage::new();
     storage.create_directory("d").unwrap();

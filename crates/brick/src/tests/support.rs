@@ -34,13 +34,13 @@ pub fn new_storage_with(segment_bytes: u64) -> MemoryStorage {
     storage
 }
 
-/// Opens the brick of [`new_storage`]; `reborn`: after a power cut.
-pub fn open(storage: &MemoryStorage, reborn: bool) -> (Brick, RecoveryReport) {
-    open_on(storage.clone(), &identity(), reborn)
+/// Opens the brick of [`new_storage`]; `after_power_cut`: after a power cut.
+pub fn open(storage: &MemoryStorage, after_power_cut: bool) -> (Brick, RecoveryReport) {
+    open_on(storage.clone(), &identity(), after_power_cut)
 }
 
-pub fn open_on(storage: impl Storage + 'static, identity: &Identity, reborn: bool) -> (Brick, RecoveryReport) {
-    Brick::open_on(Arc::new(storage), identity, Incarnation(1), reborn).unwrap()
+pub fn open_on(storage: impl Storage + 'static, identity: &Identity, after_power_cut: bool) -> (Brick, RecoveryReport) {
+    Brick::open_on(Arc::new(storage), identity, Incarnation(1), after_power_cut).unwrap()
 }
 
 pub fn key(name: &str) -> Key {

@@ -16,7 +16,7 @@ fn a_torn_tail_is_cut_and_reported() {
         let second = put(&brick, "second", "1").0;
         put(&brick, "third", "1");
         drop(brick);
-        // Positions of the first segment are those in its file, 256 KiB on.
+        // Segment 1 begins at position 256 KiB.
         storage.flip_bit("journal/segment-001", first as usize - (256 << 10) + byte);
         let (brick, report) = open(&storage, true);
         assert_eq!((names(&brick, 9).join(" "), report.records, report.end), ("first".into(), 1, Lsn(first)));
@@ -52,7 +52,7 @@ fn a_record_of_an_earlier_generation_behind_the_end_is_neither_replayed_nor_repo
     storage.flip_bit("journal/segment-001", first as usize - (256 << 10) + RECORD_HEADER_BYTES);
     let (brick, report) = open(&storage, true);
     assert!(report.torn.is_some());
-    // As long as the torn one, so that the third record, which is whole, follows it.
+    // The record is as long as the torn one, so that the third record, which is whole, follows it.
     put(&brick, "again", "1");
     drop(brick);
     let (brick, report) = open(&storage, true);
@@ -72,7 +72,7 @@ fn a_record_torn_off_by_a_power_cut_is_not_replayed_behind_a_checkpoint() {
     put(&brick, "b", 2);
     put(&brick, "c", 3);
     drop(brick);
-    // The power cut loses a part of b, and c is on the disk behind it.
+    // The power cut loses a part of b; c is on the disk behind it.
     let lost_at = |path: &String| {
         let mut journal = vec![0; 300 << 10];
         let count = storage.open(path, false).unwrap().read_at(&mut journal, 0).unwrap();
@@ -82,7 +82,7 @@ fn a_record_torn_off_by_a_power_cut_is_not_replayed_behind_a_checkpoint() {
     storage.flip_bit(&path, lost);
     let (brick, report) = open(&storage, true);
     assert!(report.torn.is_some() && brick.get(&key("b")).unwrap().is_none());
-    // As long as b was: the log goes on to where c begins, and a checkpoint ends there.
+    // d is as long as b: the log continues to where c begins, and a checkpoint ends there.
     let end = put(&brick, "d", 4);
     brick.sync(end).unwrap();
     brick.checkpoint().unwrap();
@@ -117,7 +117,7 @@ fn a_record_torn_off_by_a_power_cut_is_not_replayed_from_the_next_segment() {
     put(&brick, 6);
     put(&brick, 7);
     drop(brick);
-    // This power cut takes the last record; what an earlier one left is there instead.
+    // This power cut takes the last record; a record that an earlier one left is in its place.
     second.write_at(&[&left], 4096).unwrap();
     let (brick, report) = open(&storage, true);
     assert_eq!(report.end, Lsn(2 * (256 << 10) + 4096));
@@ -129,8 +129,8 @@ fn a_record_torn_off_by_a_power_cut_is_not_replayed_from_the_next_segment() {
 }
 
 /// A power cut leaves the first half of a record. The next generation writes another record there, which ends with the
-/// bytes that were lost, and the next power cut leaves that half alone: both halves match the checksums of a record that
-/// was never whole.
+/// bytes that were lost, and the next power cut leaves that half alone: both halves match the checksums of a record
+/// that was never whole.
 #[test]
 fn a_record_assembled_by_two_power_cuts_is_not_replayed() {
     let storage = new_storage();

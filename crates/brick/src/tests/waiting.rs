@@ -46,10 +46,10 @@ fn waiters_for_room_do_not_write_over_the_segments_end() {
         .collect();
     let mut lost = Vec::new();
     while threads.iter().any(|t| !t.is_finished()) {
-        std::thread::sleep(std::time::Duration::from_millis(20)); // all wait for room by now
+        std::thread::sleep(std::time::Duration::from_millis(20)); // By now all wait for room.
         let want: Vec<_> = (0..12).map(|p| brick.position(RING, PartitionNumber(p)).sequence.0).collect();
         brick.sync(brick.end()).unwrap();
-        // what a power cut (or a SIGKILL) now leaves
+        // What a power cut leaves now.
         match Brick::open_on(Arc::new(storage.after_power_cut()), &identity(), Incarnation(1), true) {
             Ok((copy, _)) => {
                 let have: Vec<_> = (0..12).map(|p| copy.position(RING, PartitionNumber(p)).sequence.0).collect();
@@ -104,7 +104,7 @@ fn nothing_waits_for_the_reserve_to_be_written() {
     });
     Brick::create_on(&storage, &identity).unwrap();
     let brick = Arc::new(open_on(storage, &identity, false).0);
-    brick.disk.reserve.give_up_bytes().unwrap();
+    brick.disk.reserve.release_bytes().unwrap();
     is_held.store(true, Ordering::SeqCst);
     let (a, b, c) = (brick.clone(), brick.clone(), brick.clone());
     std::thread::spawn(move || a.refresh_room());

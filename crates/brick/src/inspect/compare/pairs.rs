@@ -1,4 +1,4 @@
-//! The pairs of which a replica of a partition is made: each key, with a hash of all that rests under it.
+//! The pairs that make up a replica of a partition: each key, with a hash of all that is stored under it.
 
 use super::{PartitionAddress, Replica};
 use crate::inspect::{BlockState, Contents, Problem};
@@ -8,37 +8,37 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Entries that are read at a time.
+/// Entries read at a time.
 const PAGE_ENTRIES: usize = 1024;
 
-/// What follows the key in the hashed bytes.
+/// The byte that follows the key in what is hashed.
 const ENTRY: u8 = 1;
 const SHARD: u8 = 2;
 const UNREADABLE: u8 = 3;
 
-/// A key, and XXH3-128 of it and of what rests under it. Of an entry that is its value; of a shard its stamp, its length
-/// and its bytes, zeros for what was never written, and then the numbers of those blocks that are damaged.
+/// A key, and the XXH3-128 of the key and of what is stored under it. For an entry that is its value. For a shard it is
+/// stamp, length and bytes, with zeros for holes, and then the numbers of the blocks that are damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     /// The key.
     pub key: Key,
     /// The hash.
     pub hash: u128,
-    /// Of a shard: its length.
+    /// Length of the shard in bytes, if it is one.
     pub shard_bytes: Option<u64>,
 }
 
-/// Goes through the pairs of a partition, a page of entries at a time.
+/// Reads the pairs of a partition in key order, a page of entries at a time.
 pub struct Cursor<'a> {
     replica: &'a Replica<'a>,
-    /// What is still to be read: from, to (exclusive).
+    /// Ranges of keys still to be read: from, to (exclusive).
     ranges: VecDeque<(Key, Key)>,
-    /// Read, not yet taken. Shards are read when they are looked at.
+    /// Pairs read and not yet taken. The blocks of a shard are read when it is the next one.
     page: VecDeque<Found>,
     problems: Vec<Problem>,
 }
 
-/// What a scan finds.
+/// An entry found by a scan.
 enum Found {
     Pair(Pair),
     Shard(Key, ShardId),
@@ -65,7 +65,7 @@ impl<'a> Cursor<'a> {
         self.peek();
         match self.page.pop_front()? {
             Found::Pair(pair) => Some(pair),
-            // Looked at just now, so it is none.
+            // `peek` has turned a shard in front into a pair.
             Found::Shard(..) => None,
         }
     }
@@ -75,7 +75,7 @@ impl<'a> Cursor<'a> {
         if self.peek()?.key == *key { self.take() } else { None }
     }
 
-    /// The next pair, which stays.
+    /// The next pair, without taking it.
     pub fn peek(&mut self) -> Option<&Pair> {
         loop {
             match self.page.pop_front() {
@@ -100,12 +100,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// What could not be read since this was asked last.
+    /// Problems since the last call.
     pub fn problems(&mut self) -> Vec<Problem> {
         std::mem::take(&mut self.problems)
     }
 
-    /// Reads from `from` on as many entries as a page has, and puts what is left back.
+    /// Reads a page of entries from `from` on, and puts the rest of the range back.
     fn read_page(&mut self, from: Key, to: Key) {
         let Replica { contents, changed_shards } = self.replica;
         let (mut found, mut problems, mut last) = (Vec::new(), Vec::new(), None);
@@ -137,7 +137,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// `None`: the journal drops it.
+    /// The pair of a shard. `None`: the journal drops it.
     fn shard(&mut self, key: Key, shard: ShardId) -> Option<Pair> {
         let ring = key.prefix()?.ring;
         match hash_shard(self.replica.contents, ring, &key, shard) {
@@ -154,7 +154,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The hasher of a key's pair, with the key in it.
+/// A hasher that has been given the key.
 fn begin(key: &Key, what: u8) -> Xxh3 {
     let mut hasher = Xxh3::new();
     hasher.update(&(key.as_bytes().len() as u64).to_le_bytes());
@@ -178,7 +178,7 @@ fn entry(key: &Key, value: Result<Bytes>, problems: &mut Vec<Problem>) -> Pair {
     Pair { key: key.clone(), hash, shard_bytes: None }
 }
 
-/// -> hash, bytes, problems; `None` if the brick does not have the shard.
+/// Hashes a shard. -> hash, length and problems; `None`: the brick does not have the shard.
 fn hash_shard(
     contents: &Contents,
     ring: RingId,
@@ -206,7 +206,7 @@ fn hash_shard(
 }
 
 impl BlockState {
-    /// Whether its reader gets zeros.
+    /// Whether a read of the block returns zeros.
     pub(super) fn is_zeros(self) -> bool {
         matches!(self, Self::Hole | Self::Lost)
     }

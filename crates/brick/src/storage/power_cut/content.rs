@@ -1,4 +1,5 @@
-//! A file's bytes in chunks that copies share: an image of a whole brick costs a few pointers until it is written to.
+//! The bytes of a file in chunks that copies share: an image of a whole brick costs a few pointers until it is written
+//! to.
 
 use super::SECTOR_BYTES;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ impl Content {
         self.length
     }
 
-    /// Reads at most `buffer.len()` bytes. -> how many there were.
+    /// Reads at most `buffer.len()` bytes. -> the number read.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
         let count = self.length.saturating_sub(offset).min(buffer.len() as u64) as usize;
         self.pieces(offset, count, |chunk, at, into| {
@@ -32,7 +33,7 @@ impl Content {
         count
     }
 
-    /// Writes, extending the file.
+    /// Writes, and extends the file if needed.
     pub fn write(&mut self, bytes: &[u8], offset: u64) {
         if bytes.is_empty() {
             return;
@@ -58,7 +59,7 @@ impl Content {
         }
     }
 
-    /// Cuts the file, or extends it with zeros.
+    /// Truncates the file, or extends it with zeros.
     pub fn set_length(&mut self, length: u64) {
         if length < self.length {
             self.zero(length, self.length);
@@ -67,7 +68,7 @@ impl Content {
         self.make_chunks();
     }
 
-    /// Makes `from..to` read as zeros, as far as the file has it.
+    /// Zeros `from..to`, as far as the file reaches.
     pub fn zero(&mut self, from: u64, to: u64) {
         let to = to.min(self.length);
         let chunks = Arc::make_mut(&mut self.chunks);
@@ -84,7 +85,7 @@ impl Content {
         }
     }
 
-    /// The sectors `from..to` as they are; behind the end, zeros. `None`: all of it is zeros.
+    /// The sectors `from..to`, with zeros behind the end. `None`: all are zeros.
     pub fn sectors(&self, from: u64, to: u64) -> Option<Arc<[u8]>> {
         let sector = SECTOR_BYTES as u64;
         let absent = |number: usize| self.chunks.get(number).is_none_or(Option::is_none);
@@ -103,7 +104,8 @@ impl Content {
         }
     }
 
-    /// Calls `visit` for each chunk of a range inside the file: the chunk, the range in it, and where it is in the range.
+    /// Calls `visit` for each chunk of a range inside the file: the chunk, the range in it, and where it is in the
+    /// range.
     fn pieces(&self, offset: u64, count: usize, mut visit: impl FnMut(Option<&Chunk>, std::ops::Range<usize>, usize)) {
         let mut done = 0;
         while done < count {

@@ -1,4 +1,4 @@
-//! Files and names as the kernel shows them, as the medium is sure to have them, and what lies between the two.
+//! Files and names: as the kernel shows them, as they are on the medium for sure, and the changes in between.
 
 use super::SECTOR_BYTES;
 use super::content::Content;
@@ -6,7 +6,7 @@ use super::survivors::{Choice, Kept, Survivors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A file, whatever names it has. Files are numbered in the order in which they are made.
+/// The number of a file, whatever its names. Files are numbered in the order in which they are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileNumber(u64);
 
@@ -23,17 +23,17 @@ pub enum Call {
     Sync { file: FileNumber },
 }
 
-/// See the module. A clone shares all bytes.
+/// The disk of a machine. A clone shares all bytes.
 #[derive(Clone, Default)]
 pub struct Disk {
-    /// Calls that were applied; each names its changes.
+    /// Number of calls that were applied: a change is named by its call's number.
     calls: u64,
     files: BTreeMap<FileNumber, File>,
     next_file: u64,
     names: BTreeMap<String, FileNumber>,
     synced_names: BTreeMap<String, FileNumber>,
     unsynced_names: Vec<NameChange>,
-    /// Made at once and for good: a brick makes them before it is one.
+    /// Directories, durable at once: a brick makes them before `brick.toml`.
     directories: BTreeSet<String>,
 }
 
@@ -44,7 +44,7 @@ struct File {
     unsynced: Vec<Change>,
 }
 
-/// What one call changed in a file: sectors as the page cache had them after it.
+/// The changes of one call in a file: the sectors as the page cache had them after it.
 #[derive(Clone)]
 struct Change {
     call: u64,
@@ -64,7 +64,7 @@ struct NameChange {
 }
 
 impl Disk {
-    /// Takes a call. One on a file or directory that is not there does nothing.
+    /// Applies a call. One on a file or directory that does not exist does nothing.
     pub fn apply(&mut self, call: &Call) {
         let number = self.calls;
         self.calls += 1;
@@ -83,7 +83,7 @@ impl Disk {
                 self.change(number, *file, *offset, end, |content| content.write(bytes, *offset));
             }
             Call::SetLength { file, length } => {
-                // What a cut takes reads as zeros if the file grows again.
+                // Bytes behind a truncation read as zeros if the file grows again.
                 let end = self.files.get(file).map_or(0, |file| file.now.length());
                 self.change(number, *file, *length, end.max(*length), |content| content.set_length(*length));
             }
@@ -139,17 +139,17 @@ impl Disk {
         self.names.get(path).copied()
     }
 
-    /// Whether a file can be made there.
+    /// Whether the path's directory exists.
     pub fn has_directory(&self, path: &str) -> bool {
         path.is_empty() || self.directories.contains(path)
     }
 
-    /// A file's bytes as a reader sees them.
+    /// The bytes of a file as a reader sees them.
     pub fn content(&self, file: FileNumber) -> Option<&Content> {
         self.files.get(&file).map(|file| &file.now)
     }
 
-    /// Changes a file's bytes behind everyone's back, on the medium too: rot.
+    /// Changes bytes of a file on the medium and in the page cache, as damage does.
     pub fn rot(&mut self, path: &str, offset: u64, mask: u8) {
         let Some(file) = self.names.get(path).and_then(|file| self.files.get_mut(file)) else { return };
         for content in [&mut file.now, &mut file.synced] {
@@ -180,13 +180,13 @@ impl Disk {
         calls
     }
 
-    /// Files that a power cut may leave a name.
+    /// Files that may have a name after a power cut.
     fn reachable(&self) -> BTreeSet<FileNumber> {
         let unsynced = self.unsynced_names.iter().filter_map(|change| change.file);
         self.synced_names.values().copied().chain(unsynced).collect()
     }
 
-    /// What a power cut leaves now. All of it is on the medium.
+    /// The disk after a power cut now. All of it is on the medium.
     pub fn after_power_cut(&self, survivors: Survivors) -> Self {
         let mut choice = Choice::new(survivors);
         let mut names = self.synced_names.clone();
@@ -230,7 +230,7 @@ impl File {
         }
         let mut kept = choice.of(&mut self.unsynced.iter().map(|change| change.call));
         let mut length = self.synced.length();
-        // Room for all sectors first: which of them are inside the file is known once its length is.
+        // Space for all sectors first: which of them are inside the file is known once its length is.
         content.set_length(self.unsynced.iter().map(Change::end).fold(length, u64::max));
         for change in &self.unsynced {
             match kept.keeps(change.call) {

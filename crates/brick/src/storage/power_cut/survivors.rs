@@ -1,21 +1,21 @@
-//! Which of the changes that no sync has covered a power cut leaves on the medium.
+//! Which unsynced changes a power cut leaves on the medium.
 
-/// A choice among unsynced changes; each is named by the number of the call that made it.
+/// A choice among the unsynced changes; each is named by the number of its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survivors {
-    /// What was synced, and no more.
+    /// None.
     Nothing,
-    /// As if the power went right after all of it was written.
+    /// All, as if the power failed right after they were written.
     Everything,
-    /// Of the unsynced changes this one alone.
+    /// This one only.
     Only(u64),
-    /// Of the unsynced changes all but this one.
+    /// All but this one.
     AllBut(u64),
-    /// Any subset, torn by sectors, that this seed chooses.
+    /// A random subset from this seed, torn at sectors.
     Seeded(u64),
 }
 
-/// A small generator (splitmix64): one seed, one sequence, on every machine.
+/// A small generator of random numbers (splitmix64), the same on every machine for a seed.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -45,13 +45,13 @@ impl Random {
     }
 }
 
-/// The choice, as one cut makes it: asked for each file's changes in order.
+/// The choice of one power cut, asked for the changes of each file in order.
 pub struct Choice {
     survivors: Survivors,
     random: Random,
 }
 
-/// What survives of one file's changes, or of the names.
+/// What survives of the changes of one file, or of the names.
 enum Plan {
     All,
     None,
@@ -61,7 +61,7 @@ enum Plan {
     Changes,
     /// Each sector of each change or not.
     Sectors,
-    /// Those before this one whole, of this one some sectors, none behind it.
+    /// All changes in front of this one, some sectors of it, and none behind it.
     TornAt(u64),
 }
 
@@ -84,7 +84,7 @@ impl Choice {
         Self { survivors, random: Random::new(seed) }
     }
 
-    /// For a file (or a directory) with these changes.
+    /// The choice for a file or directory with these changes.
     pub fn of(&mut self, calls: &mut dyn ExactSizeIterator<Item = u64>) -> FileChoice<'_> {
         let plan = match self.survivors {
             Survivors::Nothing => Plan::None,
@@ -97,7 +97,8 @@ impl Choice {
     }
 
     fn any(&mut self, calls: &mut dyn ExactSizeIterator<Item = u64>) -> Plan {
-        // Often whole files: the journal without the data files, and the other way round, are where bugs hide.
+        // Often whole files: many bugs show only if the journal survives without the data files, or the other way
+        // round.
         match self.random.below(8) {
             0 | 1 => Plan::None,
             2 | 3 => Plan::All,
@@ -130,7 +131,7 @@ impl FileChoice<'_> {
         if whole { Kept::All } else { Kept::None }
     }
 
-    /// Of a change that is torn: one of its sectors, or the length that it gave the file.
+    /// Whether a part of a torn change survives: one of its sectors, or the length that it set.
     pub fn keeps_part(&mut self) -> bool {
         self.random.once_in(2)
     }

@@ -1,4 +1,4 @@
-//! A file system that runs out of inodes: what needs a new data file is refused in time, all else goes on.
+//! A file system that runs out of inodes: records that need a new data file are refused in time, all others are taken.
 
 use super::*;
 
@@ -13,18 +13,18 @@ fn drop_file(bricks: &[Brick], number: u64) {
         .unwrap();
 }
 
-/// Another user makes files until there is no inode left.
+/// Another user makes files until no inode is left.
 fn take_all_inodes(pages: &Mutex<Pages>) {
     let mut pages = pages.lock();
     for number in 0.. {
         if pages.inodes.is_none_or(|inodes| pages.names.len() as u64 >= inodes) {
             return;
         }
-        pages.names.insert(format!("stranger {number}"));
+        pages.names.insert(format!("other user {number}"));
     }
 }
 
-/// Two bricks with 200 shards that only their journals have, more than there are spare files.
+/// Two bricks with 200 shards that only their journals have: more than there are spare files.
 fn without_inodes_for_200_files() -> (Arc<Mutex<Pages>>, Vec<Brick>) {
     let (pages, bricks) = bricks_with(1 << 30, Some(2000));
     for number in 0..200 {
@@ -40,7 +40,8 @@ fn a_write_that_needs_an_inode_is_refused_before_a_checkpoint_would_lack_it() {
     let files = fill(&bricks, 0, |number| blocks(number, 1));
     assert!(files > 20, "{files} files, twice");
     settle(&bricks);
-    // Each checkpoint makes what was promised, and gives an eighth of what is left to promise; in the end nothing.
+    // Each checkpoint makes the files that were promised, and allows an eighth of the remaining inodes to be promised;
+    // in the end none.
     let mut files = files;
     loop {
         let more = fill(&bricks, files, |number| blocks(number, 1));
@@ -54,7 +55,7 @@ fn a_write_that_needs_an_inode_is_refused_before_a_checkpoint_would_lack_it() {
     for word in ["on brick", "inodes", "df -i"] {
         assert!(why.contains(word), "{word}: {why}");
     }
-    // Names need none, nor do bytes of files that are there.
+    // Names need no inode, nor do writes of data files that exist.
     commit(&bricks, true, vec![Change::Put { key: key(u64::MAX), value: Bytes::from_static(b"a small file") }])
         .unwrap();
     let bytes = Bytes::from(vec![9; BLOCK_BYTES]);
@@ -82,7 +83,7 @@ fn a_checkpoint_has_the_files_of_the_reserve_when_another_user_takes_all_inodes(
     settle(&bricks);
     assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.files < 32), "given up");
     refused(&bricks, 99);
-    pages.lock().names.retain(|name| !name.starts_with("stranger"));
+    pages.lock().names.retain(|name| !name.starts_with("other user"));
     settle(&bricks);
     assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.files == 32), "taken back");
     commit(&bricks, true, blocks(99, 1)).unwrap();
@@ -116,7 +117,7 @@ fn a_brick_whose_journal_finds_no_inodes_opens_and_goes_on_when_there_are_some()
         assert_eq!(brick.status().unwrap().poisoned, None);
         assert_eq!(brick.read_shard(RING, shard(7), 0, 9).unwrap(), vec![7; 9]);
     }
-    pages.lock().names.retain(|name| !name.starts_with("stranger"));
+    pages.lock().names.retain(|name| !name.starts_with("other user"));
     let (brick, _) = Brick::open_on(storage, &identity(1), Incarnation(3), true).unwrap();
     brick.checkpoint().unwrap();
     assert_eq!((brick.stalled(), brick.has_covered_recovery()), (None, true));

@@ -1,9 +1,9 @@
-//! Checkpoints that another user of the file system leaves no room: they stall, and go on when there is some.
+//! Checkpoints for which another user of the file system has left no room: they stall, and continue when there is room.
 
 use super::*;
 use crate::storage::{CallKind, Fault, FaultError, FaultyStorage};
 
-/// All bytes are taken, and whatever is given back.
+/// Another user takes all bytes, and all that are freed later.
 fn take_all(pages: &Mutex<Pages>) -> u64 {
     let mut pages = pages.lock();
     let free = pages.free();
@@ -11,7 +11,7 @@ fn take_all(pages: &Mutex<Pages>) -> u64 {
     free
 }
 
-/// In the data files, and in the index.
+/// Checkpoints stall at data files and at the index.
 #[test]
 fn a_checkpoint_without_room_stalls_and_the_brick_reads_and_deletes() {
     let entry = |number| vec![Change::Put { key: key(number), value: Bytes::from(vec![1; 3000]) }];
@@ -21,7 +21,7 @@ fn a_checkpoint_without_room_stalls_and_the_brick_reads_and_deletes() {
         for number in 0..100 {
             commit(&bricks, true, one(number)).unwrap();
         }
-        let stranger = take_all(&pages);
+        let taken_pages = take_all(&pages);
         for brick in &bricks {
             let error = brick.checkpoint().unwrap_err();
             assert!(matches!(error, Error::NoSpace { .. }), "{what}: {error}");
@@ -36,7 +36,7 @@ fn a_checkpoint_without_room_stalls_and_the_brick_reads_and_deletes() {
         assert!(bricks[0].checkpoint().is_err(), "{what}: there is no room yet");
         {
             let mut pages = pages.lock();
-            (pages.greedy, pages.used) = (false, pages.used - stranger);
+            (pages.greedy, pages.used) = (false, pages.used - taken_pages);
         }
         settle(&bricks);
         settle(&bricks);
@@ -77,7 +77,7 @@ fn a_checkpoint_and_a_read_wait_for_file_descriptors() {
     let bricks = [open()];
     commit(&bricks, true, blocks(1, 8)).unwrap();
     let fault = |kind, after| Fault { kind: Some(kind), after, error: FaultError::NoDescriptor, forever: false };
-    // Making the data file, then opening it for the sync.
+    // First when the data file is made, then when it is opened for a read.
     storage.fail(fault(CallKind::Create, 0));
     bricks[0].checkpoint().unwrap();
     assert!(storage.struck().is_some_and(|struck| struck.contains("data/")), "{:?}", storage.struck());
@@ -88,7 +88,7 @@ fn a_checkpoint_and_a_read_wait_for_file_descriptors() {
     assert_eq!(brick.status().unwrap().poisoned, None);
 }
 
-/// The directory that a data file was made in is opened for its sync; the file itself is open by then.
+/// The sync of a data file opens the directory that has it; the file itself is open by then.
 #[test]
 fn a_directory_sync_waits_for_a_file_descriptor() {
     let storage = FaultyStorage::new(MemoryStorage::new());
@@ -103,7 +103,7 @@ fn a_directory_sync_waits_for_a_file_descriptor() {
     assert_eq!(bricks[0].status().unwrap().poisoned, None);
 }
 
-/// Also if that lasts: a sync that fails is the end of the replicas on the brick, though the brick itself goes on.
+/// A failed sync would end the replicas on the brick, though the brick itself could go on.
 #[test]
 fn a_sync_of_data_files_waits_for_file_descriptors_however_long_that_takes() {
     let storage = FaultyStorage::new(MemoryStorage::new());
@@ -118,7 +118,7 @@ fn a_sync_of_data_files_waits_for_file_descriptors_however_long_that_takes() {
     let bricks = [brick];
     commit(&bricks, true, vec![Change::FreshBlocks { shard: shard(1), record, run }]).unwrap();
     drop(bricks);
-    // After the opening no data file is open.
+    // No data file is open after the opening.
     let brick = open();
     let (kind, error) = (Some(CallKind::Open), FaultError::NoDescriptor);
     storage.fail(Fault { kind, after: 0, error, forever: true });
@@ -140,7 +140,7 @@ fn a_reserve_that_finds_no_file_descriptor_stops_no_brick() {
     let bricks = [Brick::open_on(Arc::new(storage.clone()), &identity(1), Incarnation(1), false).unwrap().0];
     let (kind, error) = (Some(CallKind::Create), FaultError::NoDescriptor);
     storage.fail(Fault { kind, after: 0, error, forever: true });
-    bricks[0].disk.reserve.give_up_bytes().unwrap();
+    bricks[0].disk.reserve.release_bytes().unwrap();
     commit(&bricks, true, vec![Change::Put { key: key(1), value: Bytes::from_static(b"small") }]).unwrap();
     bricks[0].checkpoint().unwrap();
     assert!(storage.struck().is_some_and(|struck| struck.contains("reserve")), "{:?}", storage.struck());
@@ -150,14 +150,14 @@ fn a_reserve_that_finds_no_file_descriptor_stops_no_brick() {
     assert_eq!(bricks[0].status().unwrap().reserve.bytes, RESERVE, "taken back");
 }
 
-/// A server that settles its brick's life after a checkpoint relies on both.
+/// A server settles the incarnation after a checkpoint that is not stalled: by then all records are home.
 #[test]
 fn a_stalled_checkpoint_counts_as_stalled_until_it_has_ended() {
     let (pages, bricks) = bricks(64 << 20);
     for number in 0..100 {
         commit(&bricks, true, blocks(number, 8)).unwrap();
     }
-    let stranger = take_all(&pages);
+    let taken_pages = take_all(&pages);
     let brick = &bricks[0];
     assert!(brick.checkpoint().is_err());
     commit(&bricks, false, vec![Change::Delete { key: key(5) }]).unwrap();
@@ -166,7 +166,7 @@ fn a_stalled_checkpoint_counts_as_stalled_until_it_has_ended() {
     assert!(again.finish(&mut || false).is_err());
     {
         let mut pages = pages.lock();
-        (pages.greedy, pages.used) = (false, pages.used - stranger);
+        (pages.greedy, pages.used) = (false, pages.used - taken_pages);
     }
     brick.checkpoint().unwrap();
     assert_eq!(brick.stalled(), None);

@@ -1,35 +1,36 @@
-//! Whether a brick that was opened holds what it has to hold. `docs/format/journal.md`, Recovery, has the rules.
+//! Checks that a brick that was opened holds what it has to hold, by the rules of `docs/format/journal.md`, "Recovery".
 
 use super::model::*;
 use crate::{Brick, RecoveryReport};
 use hekate_proto::{BLOCK_BYTES, Error, Key, Kind, PartitionNumber};
 use std::collections::BTreeSet;
 
-/// Blocks that are holes though a record wrote them: partition of the shard, and number.
+/// Blocks that are holes though a record wrote them: the shard's partition, and the block's number.
 pub type Holes = BTreeSet<(usize, u32)>;
 
-/// What may be there.
+/// What an opened brick may hold.
 pub struct Expect<'a> {
-    /// After 0, 1, … records of the log.
+    /// The states after 0, 1, … records of the log.
     pub states: &'a [State],
-    /// So many of them at least: they were acknowledged as durable, or nothing took them.
+    /// Records that it holds at least: they were acknowledged as durable, or nothing could take them.
     pub low: usize,
-    /// At most.
+    /// Records that it holds at most.
     pub high: usize,
-    /// Of each shard, fresh blocks of all records before this one are there.
+    /// For each shard: the fresh blocks of all records before this one are there.
     pub covered: [usize; PARTITIONS],
-    /// Of each shard, none of these is reported lost. A block that was cut off and is a hole may be, before its mark.
+    /// For each shard: none of the fresh blocks of all records before this one is reported lost. A block that was cut
+    /// off, and is a hole, may be reported before its mark.
     pub marked: [usize; PARTITIONS],
-    /// Blocks that an earlier recovery found lost: these may be missing without a report.
+    /// Blocks that an earlier recovery reported lost: they may be missing without a report.
     pub holes: &'a Holes,
 }
 
-/// What is there.
+/// What the brick holds.
 #[derive(Debug)]
 pub struct Found {
-    /// So many records of the log.
+    /// Number of records of the log.
     pub records: usize,
-    /// Fresh blocks that are lost, now or earlier.
+    /// Fresh blocks that are lost, by this recovery or an earlier one.
     pub holes: Holes,
 }
 
@@ -67,7 +68,7 @@ pub fn check(brick: &Brick, report: &RecoveryReport, expect: &Expect<'_>) -> Res
 fn entries(brick: &Brick, partition: usize, state: &State) -> Result<(), String> {
     let (from, to) = Key::object_range(RING, PartitionNumber(partition as u32), PARTITION_COUNT);
     let found = brick.scan(&from, &to, 1000).map_err(|error| format!("scan: {error}"))?;
-    // Shards and checksums rest among the names.
+    // Shards and checksums are stored among the names.
     let found: Vec<_> = found.into_iter().filter(|(key, _)| key.kind() == Some(Kind::Name)).collect();
     let here = state.entries.range(from..to);
     let expected: Vec<_> = here.map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -91,7 +92,7 @@ fn shard(brick: &Brick, partition: usize, state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// A block is lost only if it was written fresh, no sync covered that, and the shard still reaches to it.
+/// A block may be lost only if it was written fresh, no sync covered it, and the shard still reaches to it.
 fn lost_blocks(partition: usize, state: &State, lost: &Holes, expect: &Expect<'_>) -> Result<(), String> {
     for (_, block) in lost.range((partition, 0)..(partition + 1, 0)) {
         let shard = state.shards[partition].as_ref().filter(|shard| *block < shard.record.length.div_ceil(B));

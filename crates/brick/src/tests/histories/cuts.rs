@@ -1,4 +1,4 @@
-//! Cuts the power of a recorded history at each of its calls, and looks at what is recovered.
+//! Cuts the power of a recorded history at each of its calls, and checks what recovery finds.
 
 use super::check::{Expect, Found, check};
 use super::model::*;
@@ -8,34 +8,34 @@ use crate::storage::{PowerCutStorage, Random, Survivors};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// How much was tried.
+/// Counts of what was tried.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Tried {
     pub cuts: u64,
-    /// After how many of them the brick went on.
-    pub went_on: u64,
-    /// How many power cuts came while it recovered or went on from an earlier one.
+    /// Power cuts after which the brick was used further.
+    pub used_further: u64,
+    /// Power cuts during the recovery from an earlier one, or during the use after it.
     pub nested: u64,
 }
 
 impl Tried {
     pub fn add(&mut self, other: Self) {
         self.cuts += other.cuts;
-        self.went_on += other.went_on;
+        self.used_further += other.used_further;
         self.nested += other.nested;
     }
 }
 
-/// Which cuts are tried at a call.
+/// The choice of cuts at a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thoroughness {
-    /// The extremes, and one choice of a seed; some bricks go on.
+    /// All and none of the unsynced changes, and one random choice; some bricks are used further.
     Random(u64),
-    /// The extremes, each unsynced change alone, and all but each. Without what was tried at the call before.
+    /// All and none of the unsynced changes, each alone, and all but each; without what was tried at the call before.
     Each,
 }
 
-/// Runs the steps, and cuts the power at each call of them; not at those of the steps before them.
+/// Runs the steps, and cuts the power at each call of `steps`, not at those of the steps in `before`.
 pub fn cut_everywhere(before: &[Step], steps: &[Step], how: Thoroughness, with_opening: bool) -> Result<Tried, String> {
     let run = || -> Result<Tried, String> {
         let mut runner = Runner::new(new_machine(), Box::new(|machine| Arc::new(machine)));
@@ -68,7 +68,7 @@ fn cut_recording(runner: &Runner, how: Thoroughness) -> Result<Tried, String> {
     loop {
         let unsynced = cuts.unsynced();
         let mut choices = Vec::new();
-        // What is durable changes with a sync alone, and what is visible with any other call.
+        // Only a sync changes what is durable; only another call changes what is visible.
         if cuts.done() == 0 || cuts.was_sync() {
             choices.push(Survivors::Nothing);
         } else {
@@ -77,7 +77,7 @@ fn cut_recording(runner: &Runner, how: Thoroughness) -> Result<Tried, String> {
         match how {
             Thoroughness::Random(_) if unsynced.is_empty() => {}
             Thoroughness::Random(_) => choices.push(Survivors::Seeded(random.number())),
-            // With one change the two are the extremes.
+            // With a single change these two are all and none.
             Thoroughness::Each if unsynced.len() == 1 => {}
             Thoroughness::Each => {
                 choices.extend(unsynced.iter().flat_map(|call| [Survivors::Only(*call), Survivors::AllBut(*call)]));
@@ -97,7 +97,7 @@ fn cut_recording(runner: &Runner, how: Thoroughness) -> Result<Tried, String> {
     }
 }
 
-/// Opens what a power cut left after so many calls of the history. With a seed, sometimes goes on from there.
+/// Opens the brick after a power cut behind so many calls of the history. With a seed, sometimes uses it further.
 fn cut_once(image: PowerCutStorage, runner: &Runner, calls: usize, seed: Option<u64>) -> Result<Tried, String> {
     let mut tried = Tried { cuts: 1, ..Tried::default() };
     let promise = runner.model.promised(calls);
@@ -118,10 +118,10 @@ fn cut_once(image: PowerCutStorage, runner: &Runner, calls: usize, seed: Option<
     let found = check(&brick, &report, &expect)?;
     let opened = image.recorded_calls();
     if goes_on {
-        tried.went_on += 1;
-        let mut next = Runner::go_on(image, brick, &expect, &found);
+        tried.used_further += 1;
+        let mut next = Runner::use_further(image, brick, &expect, &found);
         next.model.promise(opened, |_| ());
-        go_on(&mut next).map_err(|error| format!("going on with {} records: {error}", found.records))?;
+        use_further(&mut next).map_err(|error| format!("going on with {} records: {error}", found.records))?;
         if let Some(seed) = again {
             tried.nested += 1;
             cut_again(&next, &found, seed).map_err(|what| format!("{} records, and then: {what}", found.records))?;
@@ -130,9 +130,9 @@ fn cut_once(image: PowerCutStorage, runner: &Runner, calls: usize, seed: Option<
     Ok(tried)
 }
 
-/// A brick that was recovered takes records of each kind, and keeps them. As a server does, it makes a checkpoint before
-/// any mark: a mark would cover the blocks that the power cut took as well.
-fn go_on(runner: &mut Runner) -> hekate_proto::Result<()> {
+/// A recovered brick takes records of each kind and keeps them. As a server does, it makes a checkpoint before any
+/// mark: a mark would also cover the blocks that the power cut took.
+fn use_further(runner: &mut Runner) -> hekate_proto::Result<()> {
     let put = Step::Put { partition: 0, name: 9, bytes: 9 };
     let steps = [
         put.clone(),
@@ -148,7 +148,7 @@ fn go_on(runner: &mut Runner) -> hekate_proto::Result<()> {
     steps.iter().try_for_each(|step| runner.step(step))
 }
 
-/// The power goes again, at any call of the recovery or of what came after it.
+/// Cuts the power again, at any call of the recovery or of the use after it.
 fn cut_again(runner: &Runner, first: &Found, seed: u64) -> Result<(), String> {
     let recording = runner.machine.take_recording();
     let mut random = Random::new(seed);
@@ -172,7 +172,7 @@ fn cut_again(runner: &Runner, first: &Found, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Fewer steps of a history that fails which fail too.
+/// A shorter history that fails too.
 pub fn shrink(mut steps: Vec<Step>, fails: impl Fn(&[Step]) -> Option<String>) -> (Vec<Step>, Option<String>) {
     let mut why = None;
     loop {
@@ -185,7 +185,7 @@ pub fn shrink(mut steps: Vec<Step>, fails: impl Fn(&[Step]) -> Option<String>) -
     }
 }
 
-/// The blocks of a shard, so that a failure can be read.
+/// The steps as text, one a line.
 pub fn describe(steps: &[Step]) -> String {
     steps.iter().enumerate().map(|(number, step)| format!("  {number}: {step:?}\n")).collect()
 }

@@ -1,4 +1,4 @@
-//! What the histories found in an earlier form of the brick, each as the shortest history.
+//! Histories written by hand: names of data files that a killed process made, and bricks that stop.
 
 use super::check::{Expect, check};
 use super::model::key;
@@ -7,8 +7,8 @@ use super::steps::Step;
 use crate::storage::{CallKind, Fault, FaultError, FaultyStorage, Survivors};
 use std::sync::Arc;
 
-/// A file that a killed process made may have a name that is not on stable storage: before a mark or a checkpoint covers
-/// it, its directory is synced, whoever made the file.
+/// A killed process may leave a file whose name is not on stable storage: before a mark or a checkpoint covers the
+/// file, its directory is synced, whichever process made the file.
 fn names_that_a_killed_process_made(steps: &[Step]) {
     let mut runner = Runner::new(new_machine(), Box::new(|machine| Arc::new(machine)));
     runner.open().unwrap();
@@ -29,7 +29,7 @@ fn names_that_a_killed_process_made(steps: &[Step]) {
 #[test]
 fn a_name_that_a_killed_process_made_before_its_record_is_covered_by_a_mark() {
     names_that_a_killed_process_made(&[
-        Step::FreshUntold { shard: 0, gap: 0, count: 1 },
+        Step::FreshWithoutRecord { shard: 0, gap: 0, count: 1 },
         Step::Reopen { clean: false },
         Step::Fresh { shard: 0, gap: 0, count: 1, short: 0 },
         Step::SyncShards { shards: 1 },
@@ -40,14 +40,14 @@ fn a_name_that_a_killed_process_made_before_its_record_is_covered_by_a_mark() {
 fn a_name_that_a_killed_checkpoint_made_is_covered_by_the_next() {
     names_that_a_killed_process_made(&[
         Step::Write { shard: 0, first: 0, count: 1, short: 0 },
-        // The sync of the journal, the file, its bytes, and no more.
+        // The calls are: sync the journal, make the file, write its bytes.
         Step::Die { calls: 3 },
         Step::Checkpoint,
         Step::Checkpoint,
     ]);
 }
 
-/// A checkpoint that failed leaves its changes where they are, and no other begins: a brick that has stopped says so.
+/// A checkpoint that failed leaves its changes in the overlay. The next one fails too, since the brick has stopped.
 #[test]
 fn a_second_checkpoint_of_a_poisoned_brick_fails() {
     let faulty = FaultyStorage::new(new_machine());
@@ -77,7 +77,7 @@ fn a_failed_sync_of_a_data_file_is_not_tried_again() {
     assert_eq!(faulty.retried_syncs(), Vec::<String>::new());
 }
 
-/// If the next segment's header cannot be written, the brick stops; no append tries again.
+/// If the header of the next segment cannot be written, the brick stops, and no append tries again.
 #[test]
 fn a_segment_that_cannot_be_begun_poisons_the_brick() {
     let faulty = FaultyStorage::new(new_machine());

@@ -1,4 +1,4 @@
-//! Every call of some histories fails once: the brick stops or says so, and keeps what it acknowledged.
+//! Each call of some histories fails once: the brick stops or reports the error, and keeps what it acknowledged.
 
 use super::check::{Expect, check};
 use super::cuts::describe;
@@ -9,7 +9,7 @@ use crate::storage::{Fault, FaultError, FaultyStorage, PowerCutStorage, Survivor
 use hekate_proto::Error;
 use std::sync::Arc;
 
-/// Histories without a reopening; together they make every kind of call.
+/// Histories without a reopening. Together they make every kind of call.
 fn histories() -> Vec<Vec<Step>> {
     let put = |name| Step::Put { partition: 1, name, bytes: 30 };
     let fresh = |shard| Step::Fresh { shard, gap: 1, count: 3, short: 7 };
@@ -46,7 +46,7 @@ fn histories() -> Vec<Vec<Step>> {
 
 const ERRORS: [FaultError; 3] = [FaultError::Io, FaultError::NoSpace, FaultError::ShortWrite];
 
-/// Takes the history with one call failing. -> whether there was such a call.
+/// Runs the history with one failing call. -> whether there was such a call.
 fn with_fault(steps: &[Step], fault: Fault) -> Result<bool, String> {
     let faulty = FaultyStorage::new(new_machine());
     faulty.fail(fault);
@@ -56,7 +56,7 @@ fn with_fault(steps: &[Step], fault: Fault) -> Result<bool, String> {
     let opened = runner.open();
     if opened.is_ok() {
         for step in steps {
-            // A brick that has stopped is still asked to sync and to write home.
+            // A server still calls sync and checkpoint on a brick that has stopped.
             let stopped = is_poisoned(&runner)?;
             if stopped && !matches!(step, Step::Sync | Step::SyncShards { .. } | Step::Checkpoint) {
                 continue;
@@ -87,7 +87,7 @@ fn is_poisoned(runner: &Runner) -> Result<bool, String> {
     Ok(brick.status().map_err(|error| error.to_string())?.poisoned.is_some())
 }
 
-/// A step failed: the brick has stopped, or nothing happened and it goes on.
+/// After a step that failed: the brick has stopped, or nothing has changed and it goes on.
 fn must_be_told(
     runner: &Runner,
     faulty: &FaultyStorage<PowerCutStorage>,

@@ -1,4 +1,4 @@
-//! What a brick has to hold: the state after each record of a history, and what was promised when.
+//! What a brick has to hold: the state after each record of a history, and what was promised after each call.
 
 use crate::block_checksum;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 pub const RING: RingId = RingId(1);
-/// Partitions of the ring, of which the first three are used.
+/// Partitions of the ring; histories use the first three.
 pub const PARTITION_COUNT: u32 = 4;
 pub const PARTITIONS: usize = 3;
 pub const B: u32 = BLOCK_BYTES as u32;
@@ -36,7 +36,7 @@ pub fn key(partition: usize, name: &str) -> Key {
     Key::name(KeyPrefix { ring: RING, position, volume: VolumeId(1) }, ROOT, name.as_bytes())
 }
 
-/// A block's bytes: a pattern that no other tag gives, and zeros behind the first `kept`. Tag 0: all zeros.
+/// The bytes of a block: a pattern of its tag, with zeros behind the first `kept`. Tag 0: all zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     pub tag: u64,
@@ -51,7 +51,7 @@ impl Block {
         }
         let words = self.kept.div_ceil(8) as usize;
         for (at, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate().take(words) {
-            // Each sector differs, so that one in another's place shows.
+            // Each sector differs, so that a sector at another's place is noticed.
             *word = (self.tag * 0x1_0000 + at as u64 / 64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
         }
         bytes[self.kept as usize..].fill(0);
@@ -71,7 +71,7 @@ pub fn run_of(shard: ShardId, first: u32, blocks: &[Block]) -> (BlockRun, Bytes)
     (BlockRun { first, checksums }, bytes.into())
 }
 
-/// What a change of a record does.
+/// A change of a record, as the model applies it.
 #[derive(Debug, Clone)]
 pub enum Effect {
     Put(Key, Bytes),
@@ -84,7 +84,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// As the brick takes it; shards are those of the record's partition.
+    /// The change as the brick takes it, of the shard of the record's partition.
     pub fn change(&self, partition: usize) -> Change {
         let shard = shard_of(partition);
         match self {
@@ -109,7 +109,7 @@ impl Effect {
     }
 }
 
-/// Everything after some records.
+/// The state of the brick after some records.
 #[derive(Clone, Default)]
 pub struct State {
     pub sequences: [u64; PARTITIONS],
@@ -122,14 +122,14 @@ pub struct Shard {
     pub record: ShardRecord,
     /// Blocks that are no holes.
     pub blocks: BTreeMap<u32, Written>,
-    /// Of each block that was ever written fresh, whatever became of it: by which record last.
+    /// For each block that was ever written fresh: the last record that did so, whatever became of the block.
     pub fresh: BTreeMap<u32, usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Written {
     pub block: Block,
-    /// By the record of this number in the log, from 0.
+    /// The number of the record in the log, from 0.
     pub by: usize,
     pub fresh: bool,
 }
@@ -172,26 +172,26 @@ impl State {
     }
 }
 
-/// What was acknowledged as durable once so many calls of the storage had returned.
+/// What was acknowledged as durable when this many calls of the storage had returned.
 #[derive(Debug, Clone, Copy)]
 pub struct Promise {
     pub calls: usize,
-    /// So many records of the log.
+    /// Number of records of the log.
     pub records: usize,
-    /// Of each shard, the fresh blocks of all records before this one.
+    /// For each shard: the fresh blocks of all records before this one.
     pub covered: [usize; PARTITIONS],
 }
 
-/// See the module.
+/// The states and promises of a history.
 pub struct Model {
-    /// After 0, 1, … records.
+    /// The states after 0, 1, … records.
     pub states: Vec<State>,
-    /// How many calls of the storage had returned when each record's append began.
+    /// Calls of the storage that had returned when the append of each record began.
     begun: Vec<usize>,
     promises: Vec<Promise>,
-    /// Records that there were before calls were counted.
+    /// Number of records before the first call that is counted.
     already: usize,
-    /// Records whose append returned.
+    /// Number of records whose append returned.
     pub appended: usize,
 }
 
@@ -203,14 +203,14 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Of a brick that has the records after which these are the states, all of them on stable storage.
+    /// The model of a brick that has these states, with all records on stable storage.
     pub fn going_on(states: Vec<State>, covered: [usize; PARTITIONS]) -> Self {
         let records = states.len() - 1;
         let all = Promise { calls: 0, records, covered };
         Self { states, begun: vec![0; records], promises: vec![all], already: records, appended: records }
     }
 
-    /// Calls are counted anew from now on.
+    /// Counts calls from here on.
     pub fn recording_begins(&mut self) {
         self.already = self.begun.len();
         self.begun.fill(0);
@@ -218,7 +218,7 @@ impl Model {
         self.promises = vec![promise];
     }
 
-    /// After all records that were begun.
+    /// The state after all records whose append has begun.
     pub fn now(&self) -> &State {
         &self.states[self.begun.len()]
     }
@@ -227,7 +227,7 @@ impl Model {
         self.begun.len()
     }
 
-    /// A record is about to be appended.
+    /// Adds a record that is about to be appended.
     pub fn begin(&mut self, calls: usize, partition: usize, effects: &[Effect]) {
         let mut state = self.now().clone();
         state.take(self.begun.len(), partition, effects);
@@ -235,14 +235,14 @@ impl Model {
         self.begun.push(calls);
     }
 
-    /// Records behind the first `records` were not taken.
+    /// Removes records behind the first `records`: they were not taken.
     pub fn cut_to(&mut self, records: usize) {
         self.states.truncate(records + 1);
         self.begun.truncate(records);
         self.appended = records;
     }
 
-    /// The last promise as it changes.
+    /// The last promise, to be changed.
     pub fn promise(&mut self, calls: usize, change: impl FnOnce(&mut Promise)) {
         let mut promise = self.promised(usize::MAX);
         promise.calls = calls;
@@ -250,13 +250,13 @@ impl Model {
         self.promises.push(promise);
     }
 
-    /// What was promised when so many calls had returned.
+    /// What was promised when this many calls had returned.
     pub fn promised(&self, calls: usize) -> Promise {
         let after = self.promises.partition_point(|promise| promise.calls <= calls);
         self.promises[after - 1]
     }
 
-    /// How many records there can be at most after so many calls.
+    /// Records that the brick can have at most after so many calls.
     pub fn possible(&self, calls: usize) -> usize {
         self.begun.partition_point(|begun| *begun < calls).max(self.already)
     }

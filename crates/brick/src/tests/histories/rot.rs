@@ -1,4 +1,4 @@
-//! Flipped bits: in the journal, behind its end, and in data files.
+//! Flipped bits in the journal, behind its end, and in data files.
 
 use super::model::*;
 use super::run::{Runner, SEGMENT_BYTES, new_machine, open};
@@ -18,7 +18,8 @@ fn take(runner: &mut Runner, steps: &[Step]) {
     steps.iter().for_each(|step| runner.step(step).unwrap());
 }
 
-/// A brick with a checkpoint, and behind it records that were synced one by one. -> where each begins, and the end.
+/// A brick with a checkpoint and, behind it, records that were synced one by one. -> where each begins, and the log's
+/// end.
 fn journal() -> (PowerCutStorage, Vec<Lsn>) {
     let mut runner = runner();
     let put = |name| Step::Put { partition: 0, name, bytes: 50 };
@@ -43,16 +44,16 @@ fn rot_in_the_synced_journal_is_refused_with_its_place_and_a_torn_tail_is_cut() 
     let (machine, begins) = journal();
     let (last, end) = (begins[begins.len() - 2], begins[begins.len() - 1]);
     for at in begins[0].0..end.0 {
-        // Of a block's bytes some.
+        // Some bytes of a block.
         if (begins[2].0 + 400..begins[3].0).contains(&at) && at % 29 != 0 {
             continue;
         }
-        let rotten = machine.copy();
-        rotten.flip_bits("journal/segment-001", at % SEGMENT_BYTES, 1 << (at % 8));
-        let opened = open(Arc::new(rotten), true);
+        let damaged = machine.copy();
+        damaged.flip_bits("journal/segment-001", at % SEGMENT_BYTES, 1 << (at % 8));
+        let opened = open(Arc::new(damaged), true);
         let record = begins.iter().rev().find(|begin| begin.0 <= at).unwrap();
         if at >= last.0 {
-            // Nothing says that it had been synced.
+            // No later record shows that it had been synced.
             let (brick, report) = opened.unwrap();
             assert_eq!((report.end, report.records), (last, begins.len() as u64 - 2), "bit {at}");
             assert_eq!(brick.get(&key(0, "n2")).unwrap(), None);
@@ -64,15 +65,17 @@ fn rot_in_the_synced_journal_is_refused_with_its_place_and_a_torn_tail_is_cut() 
     }
 }
 
-/// All blocks of shard 0 but `rotten` read, and that one is damage.
-fn only_this_is_damaged(machine: PowerCutStorage, rotten: u32, blocks: u32) {
+/// All blocks of shard 0 can be read but `damaged_block`, which is reported as damaged.
+fn only_this_is_damaged(machine: PowerCutStorage, damaged_block: u32, blocks: u32) {
     let (brick, report) = open(Arc::new(machine), true).unwrap();
     assert_eq!(report.lost, []);
     for block in 0..blocks {
         let read = brick.read_shard(RING, shard_of(0), block * B, B);
         match read {
-            Err(Error::Damaged { what }) => assert!(block == rotten && what.contains(&format!("block {block} "))),
-            Ok(bytes) => assert!(block != rotten && bytes.len() == BLOCK_BYTES),
+            Err(Error::Damaged { what }) => {
+                assert!(block == damaged_block && what.contains(&format!("block {block} ")))
+            }
+            Ok(bytes) => assert!(block != damaged_block && bytes.len() == BLOCK_BYTES),
             Err(error) => panic!("{error}"),
         }
     }
@@ -82,15 +85,15 @@ fn only_this_is_damaged(machine: PowerCutStorage, rotten: u32, blocks: u32) {
 fn rot_in_a_data_file_is_damage_of_that_block_alone() {
     const BLOCKS: u32 = 5;
     let fresh = Step::Fresh { shard: 0, gap: 0, count: BLOCKS, short: 0 };
-    // Below the mark, and below a checkpoint.
+    // Blocks that a mark covers, and blocks that a checkpoint covers.
     for durable in [Step::SyncShards { shards: 1 }, Step::Checkpoint] {
         let mut runner = runner();
         take(&mut runner, &[fresh.clone(), durable]);
         let path = runner.machine.paths().into_iter().find(|path| path.starts_with("data/")).unwrap();
         for at in (0..u64::from(BLOCKS * B)).step_by(509) {
-            let rotten = runner.machine.copy();
-            rotten.flip_bits(&path, at, 1 << (at % 8));
-            only_this_is_damaged(rotten, at as u32 / B, BLOCKS);
+            let damaged = runner.machine.copy();
+            damaged.flip_bits(&path, at, 1 << (at % 8));
+            only_this_is_damaged(damaged, at as u32 / B, BLOCKS);
         }
     }
 }

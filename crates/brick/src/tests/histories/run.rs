@@ -1,4 +1,4 @@
-//! Takes the steps of a history on a brick, and keeps what was promised.
+//! Runs the steps of a history on a brick, and keeps in the model what was promised.
 
 use super::check::{Expect, Found, Holes, check};
 use super::model::*;
@@ -32,23 +32,23 @@ pub fn new_machine() -> PowerCutStorage {
     made.copy()
 }
 
-pub fn open(storage: Arc<dyn Storage>, reborn: bool) -> Result<(Brick, RecoveryReport)> {
-    Brick::open_on(storage, &identity(), Incarnation(1), reborn)
+pub fn open(storage: Arc<dyn Storage>, after_power_cut: bool) -> Result<(Brick, RecoveryReport)> {
+    Brick::open_on(storage, &identity(), Incarnation(1), after_power_cut)
 }
 
 /// A brick in use.
 pub struct Runner {
     pub machine: PowerCutStorage,
-    /// What is between the brick and the machine.
+    /// What wraps the machine's storage for the brick.
     pub wrap: Box<dyn Fn(PowerCutStorage) -> Arc<dyn Storage>>,
     pub brick: Option<Arc<Brick>>,
     pub model: Model,
-    /// Where the log ended after the last append.
+    /// The log's end after the last append.
     pub end: Lsn,
-    /// In a checkpoint's middle, where a full journal would wait for ever.
+    /// Whether a checkpoint has begun: then an append to a full journal would wait for ever.
     in_checkpoint: bool,
     tags: u64,
-    /// What a power cut took before the first step.
+    /// Blocks that a power cut took before the first step.
     holes: Holes,
 }
 
@@ -58,7 +58,7 @@ impl Runner {
         Self { machine, wrap, brick: None, model, end, in_checkpoint: false, tags: 0, holes: Holes::new() }
     }
 
-    /// Keeps all calls from now on. What was promised before is promised at the first of them.
+    /// Records all calls from now on. What was promised before is promised at the first of them.
     pub fn record(&mut self) {
         self.machine.record();
         self.model.recording_begins();
@@ -72,7 +72,7 @@ impl Runner {
         self.brick.clone().ok_or_else(|| Error::bug("no brick is open"))
     }
 
-    /// Opens the brick as a process does that was not the victim of a power cut, and checks that nothing is gone.
+    /// Opens the brick without a power cut, and checks that nothing is missing.
     pub fn open(&mut self) -> Result<()> {
         let (brick, report) = open((self.wrap)(self.machine.clone()), false)?;
         self.end = report.end;
@@ -89,12 +89,12 @@ impl Runner {
         self.model.cut_to(found.records);
         self.brick = Some(Arc::new(brick));
         let (calls, records) = (self.calls(), self.model.records());
-        // Opening puts the log that it found on stable storage.
+        // An opening puts the log that it found on stable storage.
         self.model.promise(calls, |promise| promise.records = records);
         Ok(())
     }
 
-    /// Takes a step; in a process that dies meanwhile, what comes after it as well.
+    /// Runs a step. If the process dies in it, another process opens the brick.
     pub fn step(&mut self, step: &Step) -> Result<()> {
         match self.try_step(step) {
             Err(_) if self.machine.is_dead() => self.restart(false),
@@ -113,7 +113,7 @@ impl Runner {
         self.open()
     }
 
-    /// Takes a step as far as it comes.
+    /// Runs a step, or the part of it up to an error.
     pub fn try_step(&mut self, step: &Step) -> Result<()> {
         let brick = self.brick()?;
         match step {
@@ -201,7 +201,7 @@ impl Runner {
             Step::Fresh { shard, gap, count, short } => {
                 self.write(brick, shard, self.fresh_from(shard, gap), count, short, true)
             }
-            Step::FreshUntold { shard, gap, count } => {
+            Step::FreshWithoutRecord { shard, gap, count } => {
                 if brick.is_dropped(shard_of(shard)) {
                     return Ok(());
                 }
@@ -224,7 +224,7 @@ impl Runner {
 
     fn fresh_from(&self, shard: usize, gap: u32) -> u32 {
         let home = self.model.now().shards[shard].as_ref().map_or(0, |shard| shard.record.home_blocks);
-        // Far enough from 1,024, and few enough to read all of them after each cut.
+        // Far from 1,024, and few enough to read all of them after each cut.
         home + if home > 100 { 0 } else { gap }
     }
 
@@ -327,8 +327,8 @@ impl Runner {
         brick.append(&LogEntry::new(record)).is_ok()
     }
 
-    /// After a power cut: the brick that was recovered takes more, and keeps it.
-    pub fn go_on(machine: PowerCutStorage, brick: Brick, expect: &Expect<'_>, found: &Found) -> Self {
+    /// After a power cut: the recovered brick takes more records, and keeps them.
+    pub fn use_further(machine: PowerCutStorage, brick: Brick, expect: &Expect<'_>, found: &Found) -> Self {
         let mut runner = Self::new(machine, Box::new(|machine| Arc::new(machine)));
         runner.model = Model::going_on(expect.states[..=found.records].to_vec(), expect.marked);
         runner.brick = Some(Arc::new(brick));

@@ -1,10 +1,11 @@
-//! All histories of one or two steps, cut at each call, with each unsynced change alone kept and alone lost.
+//! All histories of one or two steps, with a power cut at each call, in which each unsynced change alone survives or
+//! alone is lost.
 
 use super::cuts::{Thoroughness, cut_everywhere, describe};
 use super::steps::Step;
 use super::{on_all_processors, report};
 
-/// One of each kind of change, on shards that the others write too.
+/// One step of each kind, on shards that other steps write too.
 fn alphabet() -> Vec<Vec<Step>> {
     let put = Step::Put { partition: 0, name: 1, bytes: 5 };
     let write = Step::Write { shard: 0, first: 1, count: 2, short: 100 };
@@ -12,11 +13,11 @@ fn alphabet() -> Vec<Vec<Step>> {
     let one = [
         put.clone(),
         Step::Delete { partition: 0, name: 1 },
-        // Fills what is left of a segment, so that the next record begins another.
+        // Fills the segment, so that the next record begins another.
         Step::Put { partition: 1, name: 2, bytes: 40_000 },
         write.clone(),
         fresh.clone(),
-        Step::FreshUntold { shard: 0, gap: 0, count: 1 },
+        Step::FreshWithoutRecord { shard: 0, gap: 0, count: 1 },
         Step::Cut { shard: 0, bytes: 5000 },
         Step::Cut { shard: 0, bytes: 0 },
         Step::Punch { shard: 0, first: 1, count: 2 },
@@ -31,7 +32,7 @@ fn alphabet() -> Vec<Vec<Step>> {
     one.into_iter().map(|step| vec![step]).collect()
 }
 
-/// What there was before: nothing, or a shard partly at home and partly in the journal.
+/// What the brick held before: nothing, or a shard partly at home and partly in the journal.
 fn beginnings() -> [Vec<Step>; 2] {
     let fresh = Step::Fresh { shard: 0, gap: 0, count: 3, short: 0 };
     let put = Step::Put { partition: 0, name: 1, bytes: 3 };
@@ -47,7 +48,7 @@ fn all_histories_of_one_or_two_steps_lose_power_anywhere() {
     let history = |number: u64| {
         let beginning = &beginnings[(number / kinds) as usize];
         let (first, second) = ((number % kinds / (letters + 1)) as usize, (number % (letters + 1)) as usize);
-        // One past the alphabet stands for no second step.
+        // The index behind the alphabet stands for no second step.
         let second = alphabet.get(second).cloned().unwrap_or_default();
         let steps = [alphabet[first].clone(), second, vec![Step::Sync]].concat();
         (beginning.clone(), steps)

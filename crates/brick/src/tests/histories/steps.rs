@@ -1,11 +1,11 @@
-//! What happens to a brick in a history, and random ones.
+//! The steps of a history, and random histories.
 
 use crate::storage::Random;
 
-/// A step. Numbers that would not fit are taken modulo what does, so any sequence of steps is a history.
+/// A step. Numbers that do not fit are reduced modulo what does, so any sequence of steps is a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Puts a value of so many bytes.
+    /// Puts an entry with a value of so many bytes.
     Put {
         partition: usize,
         name: u8,
@@ -15,22 +15,22 @@ pub enum Step {
         partition: usize,
         name: u8,
     },
-    /// Writes blocks through the journal; the last one lacks `short` bytes if the shard ends there.
+    /// Writes blocks through the journal. The shard's last block lacks `short` bytes if the shard ends there.
     Write {
         shard: usize,
         first: u32,
         count: u32,
         short: u32,
     },
-    /// Writes blocks home, `gap` blocks behind all that were, and then their record.
+    /// Writes fresh blocks home, `gap` blocks behind all earlier ones, and appends their record.
     Fresh {
         shard: usize,
         gap: u32,
         count: u32,
         short: u32,
     },
-    /// Writes fresh blocks whose record never comes.
-    FreshUntold {
+    /// Writes fresh blocks home, without a record.
+    FreshWithoutRecord {
         shard: usize,
         gap: u32,
         count: u32,
@@ -40,13 +40,13 @@ pub enum Step {
         shard: usize,
         bytes: u32,
     },
-    /// Makes holes of blocks that are or were at home.
+    /// Punches blocks that are or were at home.
     Punch {
         shard: usize,
         first: u32,
         count: u32,
     },
-    /// Makes room for fresh blocks.
+    /// Reserves fresh blocks.
     Reserve {
         shard: usize,
         count: u32,
@@ -56,14 +56,14 @@ pub enum Step {
     },
     /// Syncs the journal.
     Sync,
-    /// Makes these shards (bits) durable.
+    /// Syncs the data files of these shards, one bit each.
     SyncShards {
         shards: u8,
     },
     Checkpoint,
     /// A checkpoint with these steps between its beginning and its end.
     CheckpointAround(Vec<Step>),
-    /// The process ends, by a kill or by closing the brick, and the brick is opened in the same life.
+    /// The process ends, by a kill or by closing the brick, and another opens the brick in the same incarnation.
     Reopen {
         clean: bool,
     },
@@ -76,7 +76,7 @@ pub enum Step {
 /// The history of a seed.
 pub fn history(seed: u64) -> Vec<Step> {
     let mut random = Random::new(seed);
-    // Some go round the whole journal; most stay small, since there are more of them in the same time.
+    // Some go round the whole journal. Most are small, so that there are more of them in the same time.
     let big = random.once_in(6);
     let dies = random.once_in(3);
     let count = if big { 16 + random.below(16) } else { 5 + random.below(14) };
@@ -96,11 +96,11 @@ fn step(random: &mut Random, big: bool, dies: bool) -> Step {
 }
 
 fn change(random: &mut Random, big: bool) -> Step {
-    // Most of what happens, happens to one of them.
+    // Most steps are on one shard.
     let shard = random.below(4) as usize % 3;
     let count = 1 + random.below(if big { 7 } else { 3 }) as u32;
     let short = if random.once_in(2) { 0 } else { random.below(4096) as u32 };
-    // Now and then over the border of two groups of checksums.
+    // Sometimes across the border of two groups of checksums.
     let gap = if random.once_in(12) { 60 } else { random.below(3) as u32 };
     match random.below(20) {
         0..=3 => {
@@ -112,7 +112,7 @@ fn change(random: &mut Random, big: bool) -> Step {
         9 | 10 => Step::Write { shard, first: random.below(120) as u32, count: 1, short },
         11..=15 => Step::Fresh { shard, gap, count, short },
         16 if random.once_in(2) => Step::Reserve { shard, count: 3 * count },
-        16 => Step::FreshUntold { shard, gap, count },
+        16 => Step::FreshWithoutRecord { shard, gap, count },
         17 if random.once_in(2) => Step::Punch { shard, first: random.below(70) as u32, count: 2 * count },
         17 | 18 => Step::Cut { shard, bytes: random.number() as u32 },
         _ => Step::Drop { shard },

@@ -1,4 +1,4 @@
-//! Replicas with one state and different lives are equal; whatever differs is noticed and named.
+//! Replicas with the same state are equal whatever their history; each difference is found and named.
 
 use super::*;
 use crate::inspect::*;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const WHOLE: PartitionAddress = PartitionAddress { ring: RING, number: PartitionNumber(0), count: 1 };
 
-/// A step of a brick's life.
+/// A step of a brick's history.
 #[derive(Clone)]
 enum Step {
     Change(Change),
@@ -71,7 +71,7 @@ fn write(first: u32, fill: u8, count: u32, writes: u64) -> Change {
     Change::WriteBlocks { shard: shard(0), record, run, bytes }
 }
 
-/// Blocks of which each byte is `count`, written home at once.
+/// Fresh blocks of which each byte is `count`.
 fn fresh(first: u32, count: u32, writes: u64) -> Change {
     let (record, run, _) = blocks(first, count as u8, count, writes);
     Change::FreshBlocks { shard: shard(0), record, run }
@@ -81,7 +81,7 @@ fn xattr(value: &'static str) -> Change {
     Change::Put { key: Key::xattr(RING, VOLUME, FILE, b"user.a"), value: Bytes::from(value) }
 }
 
-/// A little of everything: a directory, a file with two names, an attribute and a shard, an orphan, garbage.
+/// One of each kind: a directory, a file with two names, an attribute and a shard, an orphan, garbage.
 fn state() -> Vec<Change> {
     let piece = Piece { data: shard(0).data, length: u64::MAX };
     let file = NameRecord { inode: FILE, kind: NodeKind::File };
@@ -124,7 +124,7 @@ fn equal_states_have_equal_digests_whatever_is_checkpointed() {
 fn equal_states_have_equal_digests_whatever_came_before() {
     let wanted = digest(&live(&changes(&state()))).sum;
     let gone = InodeId::new(0, 5, 500);
-    // What is put and deleted, overwritten, dropped and written again leaves nothing.
+    // Entries that were deleted or overwritten, and shards that were dropped, leave no trace.
     let detour = [
         put(name("z"), &NameRecord { inode: gone, kind: NodeKind::File }),
         xattr("another"),
@@ -184,7 +184,7 @@ fn each_difference_is_noticed_and_named() {
             Key::orphan(RING, VOLUME, InodeId::new(0, 5, 79)),
         ),
     ] {
-        // As the last change before a checkpoint, and after it.
+        // The difference is in the last change before a checkpoint, and behind it.
         for checkpoint in [false, true] {
             let mut steps = changes(&state());
             steps.push(Step::Change(change.clone()));
