@@ -13,7 +13,7 @@ const RING: RingId = RingId(1);
 const VOLUME: VolumeId = VolumeId(1);
 const SESSION: SessionId = SessionId(9);
 const PARTITIONS: u32 = 16;
-/// As in `replica::leader`.
+/// Numbers that one record reserves; a server reserves 16,384 (`replica/log/number_allocator.rs`).
 const NUMBERS_AT_ONCE: u64 = 4096;
 const COUNTER_BITS: u32 = 40;
 const CONTENT_BYTES: usize = 1024;

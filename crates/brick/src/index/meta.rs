@@ -75,3 +75,23 @@ impl Meta {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_the_document_is_what_is_stored() {
+        let log =
+            PartitionLog { ring: RingId(1), partition: PartitionNumber(0), epoch: Epoch(1), sequence: Sequence(1) };
+        let meta = Meta { applied: 0x0100_108d, generation: 1, resumed: 0x0100_1000, logs: vec![log] };
+        let mut sealed = Vec::new();
+        crate::index::seal(b"checkpoint", &meta.to_bytes(), &mut sealed);
+        let document = include_str!("../../../../docs/format/index.md");
+        let (_, example) = document.split_once("### The meta record").unwrap();
+        let lines = example.split("```").nth(1).unwrap().lines().filter(|line| !line.is_empty());
+        let hex = lines.map(|line| line.get(6..54).unwrap_or(&line[6..])).flat_map(str::split_whitespace);
+        let bytes: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        assert_eq!(bytes, sealed);
+    }
+}
