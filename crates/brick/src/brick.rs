@@ -52,7 +52,7 @@ pub struct Brick {
     /// Held by the thread that appends. Threads that found no room wait on `room` until a checkpoint has ended.
     writer: Mutex<()>,
     room: Condvar,
-    group: GroupCommit,
+    group_commit: GroupCommit,
     checkpointing: Mutex<()>,
     /// Time that a write of the journal waits for room in the file system before it poisons the brick, in ms.
     journal_patience_ms: AtomicU64,
@@ -60,7 +60,7 @@ pub struct Brick {
     room_queue: RoomQueue,
     log_ends: LogEnds,
     /// Whether the file that says why the brick stopped has been written.
-    noted: AtomicBool,
+    has_noted_poison: AtomicBool,
     life: Mutex<Option<NextLife>>,
     /// The `flock` on `brick.toml`: no other process opens the brick.
     _lock: Option<File>,
@@ -98,12 +98,12 @@ impl Brick {
             machine: RwLock::new(machine),
             writer: Mutex::new(()),
             room: Condvar::new(),
-            group: GroupCommit::default(),
+            group_commit: GroupCommit::default(),
             checkpointing: Mutex::new(()),
             journal_patience_ms: AtomicU64::new(0),
             room_queue: RoomQueue::default(),
             log_ends: LogEnds::default(),
-            noted: AtomicBool::new(false),
+            has_noted_poison: AtomicBool::new(false),
             life: Mutex::new(None),
             _lock: None,
         }
@@ -151,7 +151,7 @@ impl Brick {
     }
 
     /// The error with this brick's id in its text.
-    fn named(&self, error: Error) -> Error {
+    fn with_brick_id(&self, error: Error) -> Error {
         let id = self.id.text();
         let name = |what: String| if what.contains(&id) { what } else { format!("brick {id}: {what}") };
         match error {
@@ -169,7 +169,7 @@ impl Brick {
             return Err(self.poison(&Error::Damaged { what: format!("brick {}: {what}", self.id.text()) }));
         }
         outcome.unwrap_or_else(|panic| {
-            Err(self.poison(&Error::Poisoned { what: format!("brick {}: {}", self.id.text(), words(&*panic)) }))
+            Err(self.poison(&Error::Poisoned { what: format!("brick {}: {}", self.id.text(), panic_text(&*panic)) }))
         })
     }
 
@@ -186,9 +186,9 @@ impl Brick {
 
     /// Stops the brick: nothing is appended, acknowledged or read any more. -> why it stopped: the first reason given.
     pub fn poison(&self, error: &Error) -> Error {
-        let error = self.machine.write().fail(&self.named(error.clone()));
-        self.group.fail(&error);
-        if !self.noted.swap(true, Ordering::Relaxed) {
+        let error = self.machine.write().fail(&self.with_brick_id(error.clone()));
+        self.group_commit.fail(&error);
+        if !self.has_noted_poison.swap(true, Ordering::Relaxed) {
             poison_note::leave(&*self.disk.storage, &error.to_string());
         }
         self.room.notify_all();
@@ -201,11 +201,11 @@ impl Brick {
             Io::BeginSegment { .. } | Io::WriteJournal { .. } => self.perform_journal(io),
             _ => self.disk.perform(io, fresh),
         };
-        self.performed(id, outcome)
+        self.report_outcome(id, outcome)
     }
 
-    fn performed(&self, id: IoId, outcome: Result<()>) -> Result<()> {
-        let outcome = outcome.map_err(|error| self.named(error));
+    fn report_outcome(&self, id: IoId, outcome: Result<()>) -> Result<()> {
+        let outcome = outcome.map_err(|error| self.with_brick_id(error));
         let done = self.machine.write().done(id, outcome);
         done.inspect_err(|error| {
             if matches!(error, Error::Poisoned { .. }) {
@@ -271,7 +271,7 @@ impl Brick {
     }
 }
 
-pub(crate) fn words(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string())).unwrap_or_else(|| "a panic".into())
 }

@@ -167,7 +167,7 @@ mod tests {
 
     /// Runs long enough for a splice, single keys between them, overwrites and deletes in one commit.
     #[test]
-    fn runs_of_new_keys_and_changes_among_them_leave_what_the_twin_has() {
+    fn runs_of_new_keys_and_other_changes_leave_what_a_memory_index_has() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
         let (index, twin) =
@@ -205,7 +205,7 @@ mod tests {
 
     /// A checkpoint's entries and its shards' lie among each other, and come one after the other.
     #[test]
-    fn ascending_sequences_one_after_the_other_are_taken_whatever_lies_between_their_keys() {
+    fn ascending_runs_with_interleaved_keys_are_all_applied() {
         let storage = MemoryStorage::new();
         RedbIndex::create(&storage).unwrap();
         let (index, twin) =

@@ -2,9 +2,9 @@
 //! compare`.
 //!
 //! [`StoppedBrick`] holds the brick's lock and reads its files through [`CopyOnWriteStorage`]. [`Contents`] is what the
-//! brick holds, index and journal together. It is computed by code of its own: it continues where an opening must
-//! refuse, and it is a second opinion on recovery. Nothing in here panics on damage, whatever is damaged; what is wrong
-//! is reported as a [`Problem`].
+//! brick holds, index and journal together, computed without the machine and recovery: it continues where an opening
+//! must refuse, and it is a second opinion on recovery. Nothing in here panics on damage, whatever is damaged; what is
+//! wrong is reported as a [`Problem`].
 
 mod blocks;
 mod check;

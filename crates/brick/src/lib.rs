@@ -14,7 +14,20 @@
 //! | `opening` | creates and opens a brick; recovery replays the journal |
 //! | `journal`, `index` | the files of the journal, and the ordered store that redb keeps in one file |
 //! | `storage` | the trait below all files: the real file system, memory, faults, power cuts |
-//! | `inspect` | reads a stopped brick without changing it, with decoders of its own |
+//! | `inspect` | reads a stopped brick without changing it, and without machine and recovery |
+//!
+//! | word | meaning |
+//! |---|---|
+//! | home | a block's place in the data file of its shard |
+//! | fresh block | one that no record ever named; it is written home before its record, which then has no bytes |
+//! | mark | a record that says that data files are on stable storage, up to a stamp each |
+//! | overlay | changes in memory: the *active* one takes appends, the *frozen* one is written home by a checkpoint |
+//! | `written`, `stable`, `applied` | positions: the log is in the journal's files, is synced, is in the index up to here |
+//! | generation | number of openings; a record has that of the opening that appended it |
+//! | incarnation | number of boots and mounts after which unsynced changes may be lost |
+//! | promised | room that the running and the next checkpoint may need at most |
+//! | stalled | of a checkpoint: it waits for room that another user of the file system took |
+//! | poisoned | of a brick: it has stopped itself after a failed write or sync, or a failed assertion |
 //!
 //! The formats are documented in `docs/format/brick.md`, `journal.md`, `index.md` and `data.md`; the invariants that
 //! those documents number are asserted under their numbers here ("journal invariant 3").

@@ -93,11 +93,11 @@ pub struct Machine {
     /// The index holds the log up to here.
     applied: Lsn,
     /// After a power cut recovery replayed records, and no checkpoint has covered them yet.
-    uncovered: bool,
+    has_uncovered_recovery: bool,
     /// A record or a mark waits for a checkpoint.
     checkpoint_requested: bool,
     /// Segments from here on are kept: other bricks may not have their records on stable storage yet.
-    retained: Lsn,
+    retained_from: Lsn,
     /// The overlay that the last checkpoint wrote home, to be freed outside the machine's lock.
     retired: Option<Arc<Overlay>>,
     failed: Option<Error>,
@@ -131,9 +131,9 @@ impl Machine {
             in_flight: BTreeMap::new(),
             io_count: 0,
             applied: Lsn(meta.applied),
-            uncovered: false,
+            has_uncovered_recovery: false,
             checkpoint_requested: false,
-            retained: Lsn(u64::MAX),
+            retained_from: Lsn(u64::MAX),
             retired: None,
             failed: None,
         }
@@ -151,11 +151,11 @@ impl Machine {
         self.state.apply(record, end);
     }
 
-    /// The log goes on at `end`; all before it is on stable storage; segments from `oldest` on are kept. `uncovered`: a
-    /// power cut came before, and records were replayed without the blocks that it took.
-    pub fn resume(&mut self, end: Lsn, oldest: u64, uncovered: bool) {
+    /// The log goes on at `end`; all before it is on stable storage; segments from `oldest` on are kept.
+    /// `has_uncovered_recovery`: a power cut came before, and records were replayed without the blocks that it took.
+    pub fn resume(&mut self, end: Lsn, oldest: u64, has_uncovered_recovery: bool) {
         self.log.resume(end, oldest);
-        self.uncovered = uncovered;
+        self.has_uncovered_recovery = has_uncovered_recovery;
     }
 
     /// Appends a record.
@@ -187,7 +187,7 @@ impl Machine {
         if !self.has_room_for(entry) {
             return Ok(Append::Full);
         }
-        let (end, io) = self.journal(EntryKind::Change, &entry.body, entry.checksum);
+        let (end, io) = self.append_to_log(EntryKind::Change, &entry.body, entry.checksum);
         self.state.add_shards(entry.record.ring, known_shards);
         self.state.apply(&entry.record, end);
         self.forget_named(&entry.record);
@@ -238,7 +238,7 @@ impl Machine {
         }
     }
 
-    fn journal(&mut self, kind: EntryKind, body: &Bytes, checksum: u32) -> (Lsn, Vec<(IoId, Io)>) {
+    fn append_to_log(&mut self, kind: EntryKind, body: &Bytes, checksum: u32) -> (Lsn, Vec<(IoId, Io)>) {
         let (end, writes) = self.log.append(kind, body, checksum);
         let io = writes.into_iter().map(|(io, upto)| self.start(io, Job::Journal(upto))).collect();
         (end, io)
@@ -251,18 +251,18 @@ impl Machine {
     /// `NoSpace`, `Unavailable`: see [`Room::take`], or an old file of the shard is being removed. `Bug`: the blocks
     /// are not fresh.
     pub fn write_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<(IoId, Io)> {
-        self.take_fresh(shard, durable, first, count)?;
+        self.claim_fresh(shard, durable, first, count)?;
         Ok(self.start(Io::WriteFresh { shard, first }, Job::Fresh { shard, first, end: first + count }))
     }
 
     /// As [`Machine::write_fresh`], for blocks that get space at home and no bytes.
     pub fn reserve_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<(IoId, Io)> {
-        self.take_fresh(shard, durable, first, count)?;
+        self.claim_fresh(shard, durable, first, count)?;
         Ok(self.start(Io::ReserveHome { shard, first, count }, Job::Reserve { shard, first }))
     }
 
     /// Checks that the blocks are fresh, and takes their bytes from the free room, except for blocks that are reserved.
-    fn take_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<()> {
+    fn claim_fresh(&mut self, shard: ShardId, durable: Before, first: u32, count: u32) -> Result<()> {
         self.check_alive()?;
         check::may_write(&self.state, shard)?;
         if self.is_stray(shard) {
@@ -301,7 +301,7 @@ impl Machine {
         self.check_alive()?;
         let mut io = Vec::new();
         for shard in shards {
-            if self.uncovered && self.state.unsynced(*shard).is_some() {
+            if self.has_uncovered_recovery && self.state.unsynced(*shard).is_some() {
                 // The mark would cover blocks that the power cut took, and the next recovery would report them as
                 // damage.
                 return Err(Error::bug("a data file is to be synced before a checkpoint has covered recovery"));
@@ -335,13 +335,13 @@ impl Machine {
                 "a mark of {shard:?} at {stamp:?}, which was never written"
             );
         }
-        let (end, io) = self.journal(EntryKind::Mark, &body, crc32c::crc32c(&body));
+        let (end, io) = self.append_to_log(EntryKind::Mark, &body, crc32c::crc32c(&body));
         Ok(Some(Append::At { end, io }))
     }
 
     /// Whether a checkpoint has covered what recovery replayed after a power cut.
     pub fn has_covered_recovery(&self) -> bool {
-        !self.uncovered
+        !self.has_uncovered_recovery
     }
 
     /// Whether the journal has room for the longest mark. If not, a checkpoint is requested.
@@ -452,8 +452,8 @@ impl Machine {
 
     /// Something in this segment cannot be read. If it is the last one, the next record begins another, so that it can
     /// be read.
-    pub fn leave_segment(&mut self, number: u64) {
-        self.log.leave_segment(number);
+    pub fn avoid_segment(&mut self, number: u64) {
+        self.log.avoid_segment(number);
     }
 
     /// The overlays.
@@ -476,7 +476,7 @@ impl Machine {
     pub fn wants_checkpoint(&self) -> bool {
         let (used, all) = self.log.fill();
         let active = &self.state.active;
-        let full = used > all / 2 && self.log.could_recycle(self.retained);
+        let full = used > all / 2 && self.log.could_recycle(self.retained_from);
         self.stalled().is_none()
             && (full
                 || self.checkpoint_requested
@@ -525,7 +525,7 @@ impl Machine {
     pub fn settle(&self) {
         invariant!(
             "brick invariant 4",
-            !self.uncovered,
+            !self.has_uncovered_recovery,
             "an incarnation is settled before a checkpoint has covered recovery"
         );
     }

@@ -4,7 +4,7 @@ mod completeness;
 pub mod recovery;
 
 use crate::brick::poison_note;
-use crate::brick::{Brick, words};
+use crate::brick::{Brick, panic_text};
 use crate::disk::Disk;
 use crate::disk::home::Home;
 use crate::disk::reserve::Reserve;
@@ -133,7 +133,9 @@ impl Brick {
         let open = || Self::open_checked(storage, identity, life, may_open, reading);
         // The index library may panic on damage.
         catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| {
-            Err(Error::Damaged { what: format!("opening the brick: {}; rebuild it from its replicas", words(&*panic)) })
+            Err(Error::Damaged {
+                what: format!("opening the brick: {}; rebuild it from its replicas", panic_text(&*panic)),
+            })
         })
     }
 

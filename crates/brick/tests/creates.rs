@@ -163,7 +163,7 @@ fn the_last_tenth_of_creates_in_a_tree_costs_what_the_first_does() {
     holds("tree", 1.3, 1.3);
 }
 
-/// Spread over many directories the goal is missed; this is what is reached, so that it gets no worse.
+/// Creates spread over many directories miss the goal; these limits keep what is reached.
 #[test]
 fn the_last_tenth_of_creates_in_directories_in_turn_costs_no_more_than_stated() {
     holds("random", RANDOM_BYTES_RATIO_MAX, RANDOM_CALLS_RATIO_MAX);

@@ -1,7 +1,7 @@
-//! 4 KiB overwrites of a few shards that are there, as a server's leaders make records of them.
+//! Overwrites of 4 KiB in a few shards, as a server's leaders make records of them.
 //!
 //! Each shard has a lock, as each partition has one in a server: it is held while the record is made and appended, and
-//! let go before the sync.
+//! released before the sync.
 
 use hekate_brick::{Brick, LogEntry, Lsn, block_checksum};
 use hekate_proto::*;
@@ -79,7 +79,7 @@ impl Overwrites {
     }
 }
 
-/// A shard that nobody else writes meanwhile.
+/// A shard that no other thread writes meanwhile.
 pub struct Locked<'a> {
     shard: &'a Shard,
     last: MutexGuard<'a, Last>,

@@ -42,7 +42,7 @@ impl std::str::FromStr for Shape {
     }
 }
 
-/// A directory as its leader knows it.
+/// What the leader of a directory keeps of it.
 struct Directory {
     id: InodeId,
     stub: StubRecord,
@@ -130,7 +130,7 @@ impl Creates {
         let position = self.directories[at].id.position();
         let mut changes = Vec::new();
         let number = self.next_number(position, &mut changes);
-        // A directory goes somewhere else than its name.
+        // A directory is on another partition than its name.
         let place = if kind == NodeKind::Directory { self.random.next() as u32 } else { position.0 };
         let id = InodeId::new(place, self.random.next() as u32, number);
         let (now, directory) = (self.now, &mut self.directories[at]);

@@ -23,7 +23,7 @@ impl Brick {
     /// `Invalid`: no segment holds a record of this length. `Bug`: the record breaks a numbered invariant of the
     /// formats. After both nothing has changed. `Poisoned`: the brick has stopped.
     pub fn append(&self, entry: &LogEntry) -> Result<Lsn> {
-        self.journal(|machine| machine.append(entry))
+        self.append_waiting(|machine| machine.append(entry))
     }
 
     /// As [`Brick::append`], but `None` instead of waiting, and then nothing has changed: for a caller that holds a
@@ -37,7 +37,7 @@ impl Brick {
         })
     }
 
-    fn journal(&self, append: impl Fn(&mut Machine) -> Result<Append>) -> Result<Lsn> {
+    fn append_waiting(&self, append: impl Fn(&mut Machine) -> Result<Append>) -> Result<Lsn> {
         self.guarded(|| {
             let mut writer = self.writer.lock();
             loop {
@@ -116,7 +116,7 @@ impl Brick {
             let count = parts.iter().map(|part| part.len()).sum::<usize>() / BLOCK_BYTES;
             let durable = self.view(|view| view.before(ring, shard))?;
             let begun = self.machine.write().write_fresh(shard, durable, first_block, count as u32);
-            let (id, io) = begun.map_err(|error| self.named(error))?;
+            let (id, io) = begun.map_err(|error| self.with_brick_id(error))?;
             self.perform(id, &io, parts)
         })
     }
@@ -129,7 +129,7 @@ impl Brick {
         self.guarded(|| {
             let durable = self.view(|view| view.before(ring, shard))?;
             let begun = self.machine.write().reserve_fresh(shard, durable, first_block, count);
-            let (id, io) = begun.map_err(|error| self.named(error))?;
+            let (id, io) = begun.map_err(|error| self.with_brick_id(error))?;
             self.perform(id, &io, &[])
         })
     }

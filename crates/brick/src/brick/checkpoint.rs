@@ -97,10 +97,10 @@ impl Brick {
         }
         match self.perform_with_reserve(&io) {
             Err(error) if is_shortage(&error) => {
-                let error = self.named(error);
+                let error = self.with_brick_id(error);
                 Err(self.machine.write().stall(id, io, error))
             }
-            outcome => self.performed(id, outcome),
+            outcome => self.report_outcome(id, outcome),
         }
     }
 

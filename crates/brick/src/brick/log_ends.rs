@@ -57,7 +57,7 @@ impl Brick {
     pub fn earlier_ends(&self, step: u64) -> Result<Vec<Ends>> {
         let (mut found, mut next) = (Vec::new(), self.machine.read().log().oldest().0 + step);
         let mut known: BTreeMap<(RingId, PartitionNumber), LogPosition> = BTreeMap::new();
-        self.look_through(&mut |record| {
+        self.visit_journal(&mut |record| {
             let Ok((record, end)) = record else { return };
             if !record.is_fast() {
                 let position = LogPosition { epoch: record.epoch, sequence: record.sequence };

@@ -43,7 +43,7 @@ impl Brick {
         let (mut records, mut earliest) = (Vec::<LogEntry>::new(), None);
         // The last damage that was seen, and the last one in front of what is in `records`.
         let (mut damaged, mut before) = (None, None);
-        self.look_through(&mut |seen| {
+        self.visit_journal(&mut |seen| {
             let record = match seen {
                 Ok((record, _)) => record,
                 Err(place) => return damaged = Some(place),
@@ -80,7 +80,7 @@ impl Brick {
 
     /// Calls `take` with each record that is still in the journal, in log order, except for those that damage hides.
     pub fn journaled(&self, take: &mut dyn FnMut(Record)) -> Result<()> {
-        self.look_through(&mut |seen| {
+        self.visit_journal(&mut |seen| {
             if let Ok((record, _)) = seen {
                 take(record);
             }
@@ -91,7 +91,7 @@ impl Brick {
     /// and so is a segment that a power cut left with the header of one use and records of another. After damage was
     /// seen in the last segment, appends go on in the next one, if one is free: so that records behind the damage can
     /// be read.
-    pub(crate) fn look_through(&self, take: &mut dyn FnMut(Seen)) -> Result<()> {
+    pub(crate) fn visit_journal(&self, take: &mut dyn FnMut(Seen)) -> Result<()> {
         let (oldest, end, known) = {
             let machine = self.machine.read();
             (machine.log().oldest(), machine.written(), machine.log().known_places())
@@ -106,7 +106,7 @@ impl Brick {
                 None if reader.position() >= end => break,
                 None => {
                     let (path, offset) = reader.place();
-                    self.machine.write().leave_segment(self.geometry.number_of(reader.position()));
+                    self.machine.write().avoid_segment(self.geometry.number_of(reader.position()));
                     reader.skip_damage(&known)?;
                     take(Err(format!("{path} at offset {offset}")));
                 }

@@ -18,7 +18,7 @@ impl Brick {
             need.files = self.files_to_make(&entry.record)?;
             kept = self.machine.write().reserve(need, grows);
         }
-        kept.map_err(|error| self.named(error))?;
+        kept.map_err(|error| self.with_brick_id(error))?;
         Ok(Reservation { brick: self, need })
     }
 

@@ -124,13 +124,13 @@ impl Brick {
             Stage::Index(key) | Stage::Shard(key, _) => key.successor(),
             Stage::Files(_) | Stage::Done => Key::from_bytes(Bytes::copy_from_slice(&end)),
         };
-        self.finds_all(&from, &to)?;
+        self.check_lookups(&from, &to)?;
         Ok(next)
     }
 
     /// Checks that lookups find every entry that the scan found. If the order of keys is damaged, any entry may be
     /// missing: the brick stops.
-    fn finds_all(&self, from: &Key, to: &Key) -> Result<()> {
+    fn check_lookups(&self, from: &Key, to: &Key) -> Result<()> {
         let lost = self.guarded(|| self.disk.index.lost(from.as_bytes(), to.as_bytes()))?;
         let lost = lost.map(Key::from_bytes).or_else(|| (to <= from).then(|| to.clone()));
         let Some(key) = lost else { return Ok(()) };
@@ -306,7 +306,7 @@ mod tests {
         brick.checkpoint().unwrap();
         storage.open(&Home::path(shard(8)), true).unwrap();
         brick.write_fresh(RING, shard(9), 0, &[&[1; BLOCK_BYTES]]).unwrap();
-        let other = format!("{}/a file of somebody else's", Home::directory_of(0));
+        let other = format!("{}/a foreign file", Home::directory_of(0));
         storage.open(&other, true).unwrap();
         assert_eq!(pass(&brick).1, [Finding::Stray { path: Home::path(shard(8)) }]);
         let paths = storage.paths();

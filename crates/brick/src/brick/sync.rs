@@ -17,7 +17,7 @@ impl Brick {
             // Another thread holds the writer lock and is writing the record.
             drop(self.writer.lock());
         }
-        self.group.wait(upto, || self.guarded(|| self.sync_written()))
+        self.group_commit.wait(upto, || self.guarded(|| self.sync_written()))
     }
 
     fn sync_written(&self) -> Result<Lsn> {

@@ -24,10 +24,10 @@ struct OpenFiles {
     files: HashMap<ShardId, (Arc<dyn StorageFile>, u64)>,
     clock: u64,
     /// Number of files that this process has made, by directory.
-    made: HashMap<u32, u64>,
-    /// Value of `made` when the directory was last synced. Missing: not yet by this process, and an earlier one may
-    /// have died before it synced the directory.
-    named: HashMap<u32, u64>,
+    files_made: HashMap<u32, u64>,
+    /// Value of `files_made` when the directory was last synced. Missing: not yet by this process, and an earlier one
+    /// may have died before it synced the directory.
+    files_made_at_sync: HashMap<u32, u64>,
 }
 
 impl Home {
@@ -90,7 +90,7 @@ impl Home {
         }
         let file = match self.storage.open(&Self::path(shard), false) {
             Err(error) if create && error.kind() == std::io::ErrorKind::NotFound => {
-                *open.made.entry(Self::directory_number(shard)).or_default() += 1;
+                *open.files_made.entry(Self::directory_number(shard)).or_default() += 1;
                 self.storage.open(&Self::path(shard), true)?
             }
             other => other?,
@@ -170,8 +170,8 @@ impl Home {
         let number = Self::directory_number(shard);
         let made = {
             let open = self.open.lock();
-            let made = open.made.get(&number).copied().unwrap_or(0);
-            if open.named.get(&number).is_some_and(|named| *named >= made) {
+            let made = open.files_made.get(&number).copied().unwrap_or(0);
+            if open.files_made_at_sync.get(&number).is_some_and(|named| *named >= made) {
                 return Ok(());
             }
             made
@@ -180,7 +180,7 @@ impl Home {
         patiently(|| self.storage.sync_directory(&Self::directory_of(number)), || self.open.lock().files.clear())?;
         // The sync may not cover a file that was made while it ran.
         let mut open = self.open.lock();
-        let named = open.named.entry(number).or_default();
+        let named = open.files_made_at_sync.entry(number).or_default();
         *named = (*named).max(made);
         Ok(())
     }

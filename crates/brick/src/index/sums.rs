@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_rest_and_are_of_their_own_block_alone() {
+    fn a_stored_sum_belongs_to_its_own_block() {
         let (_, file) = at_rest();
         let sums = read(&*file);
         assert_eq!(right(&sums), (0..BLOCKS).filter(|number| number % 5 != 0).collect::<Vec<_>>());
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_or_a_bad_sector_of_the_sums_is_put_right_and_written_anew() {
+    fn a_flipped_bit_or_a_bad_sector_of_the_sums_is_repaired_and_rewritten() {
         let (_, file) = at_rest();
         let sound = bytes_of(&*file);
         for at in (0..sound.len() * 8).step_by(37) {

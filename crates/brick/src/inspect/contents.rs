@@ -32,12 +32,12 @@ pub struct Contents {
     applied: Lsn,
     log_end: LogEnd,
     segments: Vec<Segment>,
-    pub(super) journal: Beyond,
+    pub(super) journal: JournalChanges,
 }
 
 /// What the journal holds beyond the index.
 #[derive(Default)]
-pub(super) struct Beyond {
+pub(super) struct JournalChanges {
     /// Entries that were put; `None`: deleted.
     pub entries: BTreeMap<Key, Option<Bytes>>,
     pub shards: BTreeMap<(RingId, ShardId), ShardChanges>,
@@ -71,7 +71,7 @@ impl Contents {
     /// `Io`, `Unavailable`: the brick's files cannot be opened at all.
     pub fn read(stopped: &StoppedBrick, on_record: &mut dyn FnMut(&LogRecord)) -> Result<Self> {
         let (storage, geometry) = (stopped.view(), stopped.geometry);
-        let mut journal = Beyond::default();
+        let mut journal = JournalChanges::default();
         let cache_bytes = stopped.identity.settings.index_cache_bytes;
         let index = guarded("opening the index", || RedbIndex::open(storage.clone(), cache_bytes, Reading::Salvage));
         let index = index.map_err(|error| journal.problems.push(Problem::index(error.to_string()))).ok();
@@ -272,7 +272,7 @@ impl Drop for Contents {
     }
 }
 
-impl Beyond {
+impl JournalChanges {
     fn apply(&mut self, found: LogRecord) {
         self.records += 1;
         if found.generation < self.generation || found.stable < self.stable || found.stable > found.lsn {
@@ -283,7 +283,7 @@ impl Beyond {
             LogBody::Malformed(why) => self.problem(&found, format!("a record with a right checksum: {why}")),
             LogBody::Mark(marks) => self.marks.extend(marks.iter().copied()),
             LogBody::Change(record) => {
-                self.follow(&found, record);
+                self.check_follows(&found, record);
                 for change in &record.changes {
                     if let Err(what) = self.change(record.ring, change) {
                         self.problem(&found, what);
@@ -298,7 +298,7 @@ impl Beyond {
     }
 
     /// Checks that the record comes next in its partition's log.
-    fn follow(&mut self, found: &LogRecord, record: &Record) {
+    fn check_follows(&mut self, found: &LogRecord, record: &Record) {
         let here = (record.epoch, record.sequence);
         let at = (record.ring, record.partition);
         let before = if record.is_fast() { self.positions.get(&at).copied() } else { self.positions.insert(at, here) };

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_what_the_document_says() {
+    fn values_of_legs_and_orphans_are_those_of_the_document() {
         let leg = Key::leg_done(RingId(1), Position(0), IntentId(5), 7);
         let orphan = Key::orphan(RingId(1), VolumeId(1), InodeId::new(3, 1, 9));
         let decodes = |key: &Key, value: &[u8]| Entry::decode(key, Bytes::copy_from_slice(value)).is_ok();

@@ -92,7 +92,7 @@ pub(super) fn walk(
 ) -> Result<LogEnd> {
     let mut reader = Reader::new(storage, geometry, from);
     if let Some(meta) = meta {
-        reader = reader.after(meta);
+        reader = reader.ignoring_stale(meta);
     }
     let mut generation = 0;
     let mut refused = None;
@@ -116,7 +116,7 @@ pub(super) fn walk(
     let (why, torn) = why_it_ends(storage, geometry, at, oldest);
     let damage = match refused {
         Some(why) => Some(Problem::new(&file, Some(offset), why)),
-        None => match reader.look_behind().map(|behind| behind.proof) {
+        None => match reader.search_behind_end().map(|behind| behind.proof) {
             Ok(None) => None,
             Ok(Some(proof)) => {
                 let proof_file = geometry.path_of(geometry.number_of(proof));

@@ -40,24 +40,24 @@ impl<'a> Reader<'a> {
 
     /// Ignores records of earlier generations from where the last opening resumed. One that was torn there may have
     /// been completed by bytes that were written over it.
-    pub fn after(mut self, meta: &Meta) -> Self {
+    pub fn ignoring_stale(mut self, meta: &Meta) -> Self {
         self.resumed = (Lsn(meta.resumed), meta.generation);
         self
     }
 
-    fn is_left_behind(&self, lsn: Lsn, generation: u32) -> bool {
+    fn is_stale(&self, lsn: Lsn, generation: u32) -> bool {
         lsn >= self.resumed.0 && generation < self.resumed.1
     }
 
     /// Sets the generation of this opening. A record of it, or of a later one, is damage.
-    pub fn of_opening(mut self, generation: u32) -> Self {
+    pub fn for_opening(mut self, generation: u32) -> Self {
         self.opening = generation;
         self
     }
 
     /// Ignores records older than the one in front of the position. A power cut may have left such a record beyond the
     /// log's end, and it may begin exactly at a position that the log reached later.
-    pub fn after_what_is_before(mut self) -> Result<Self> {
+    pub fn ignoring_older_than_predecessor(mut self) -> Result<Self> {
         let (number, offset) = (self.geometry.number_of(self.at), self.geometry.offset_of(self.at));
         let first = if offset > SEGMENT_HEADER_BYTES { number } else { number.saturating_sub(1).max(1) };
         let mut before = Self::new(self.storage, self.geometry, self.geometry.start_of(first));
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
             let Some(found) = self.record_at(&*file, self.at)? else { return Ok(None) };
             // A record that a power cut left beyond an earlier end is of an older generation than what was appended
             // later.
-            if found.generation < self.generation || self.is_left_behind(self.at, found.generation) {
+            if found.generation < self.generation || self.is_stale(self.at, found.generation) {
                 return Ok(None);
             }
             self.check_generation(found.generation)?;
@@ -211,15 +211,14 @@ impl<'a> Reader<'a> {
 
     /// Searches the segments behind the log's end for records: for proof that something unreadable was on stable
     /// storage, and for what a power cut tore off.
-    pub fn look_behind(&self) -> Result<Behind> {
+    pub fn search_behind_end(&self) -> Result<Behind> {
         let end = self.at;
         let mut behind = Behind { proof: None, dropped: 0, torn: self.torn_at_end()? };
         let last = self.geometry.number_of(end) + self.geometry.segments - 1;
         for number in self.geometry.number_of(end)..=last {
             let from = if number == self.geometry.number_of(end) { self.geometry.offset_of(end) } else { 0 };
             for header in self.headers_in(number, from as usize)? {
-                let counts =
-                    header.generation >= self.generation && !self.is_left_behind(header.lsn, header.generation);
+                let counts = header.generation >= self.generation && !self.is_stale(header.lsn, header.generation);
                 if counts && header.lsn >= end {
                     behind.dropped += 1;
                     if header.stable > end && behind.proof.is_none() {
@@ -271,7 +270,7 @@ impl<'a> Reader<'a> {
         Ok(match RecordHeader::decode(&bytes) {
             Err(_) => Some("its header does not match its checksum"),
             Ok(header) if header.generation < self.generation => None,
-            Ok(header) if self.is_left_behind(header.lsn, header.generation) => None,
+            Ok(header) if self.is_stale(header.lsn, header.generation) => None,
             Ok(header) if header.kind == EntryKind::End => Some("the segment that it leads to was not begun"),
             Ok(_) => Some("its body does not match its checksum"),
         })

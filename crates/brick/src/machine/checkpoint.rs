@@ -158,18 +158,18 @@ impl Machine {
         let Some(running) = self.running.take() else { return };
         self.retired = self.state.frozen.take();
         self.applied = running.upto;
-        self.uncovered = false;
+        self.has_uncovered_recovery = false;
         self.room.set_stalled(None);
         self.recycle();
     }
 
     fn recycle(&mut self) {
-        self.log.recycle(self.applied.min(self.retained));
+        self.log.recycle(self.applied.min(self.retained_from));
     }
 
     /// Keeps the log from `from` on, even if a checkpoint covers it. What is before `from` may be freed.
     pub fn retain_from(&mut self, from: Lsn) {
-        self.retained = from;
+        self.retained_from = from;
         self.recycle();
     }
 

@@ -34,9 +34,9 @@ pub struct Log {
     writing: VecDeque<Write>,
     pub(super) syncing: bool,
     /// A segment with a place that cannot be read, to be left for the next one.
-    left: Option<u64>,
+    avoided: Option<u64>,
     /// The position from which recovery replayed.
-    recovered: Lsn,
+    replayed_from: Lsn,
     /// The position from which this opening appends.
     pub(super) resumed: Option<Lsn>,
 }
@@ -54,8 +54,8 @@ impl Log {
             unsynced: number,
             writing: VecDeque::new(),
             syncing: false,
-            left: None,
-            recovered: end,
+            avoided: None,
+            replayed_from: end,
             resumed: None,
         }
     }
@@ -69,7 +69,7 @@ impl Log {
 
     /// Positions at which a record begins, whatever is damaged in front of them.
     pub fn known_places(&self) -> Vec<Lsn> {
-        self.resumed.into_iter().chain([self.recovered]).collect()
+        self.resumed.into_iter().chain([self.replayed_from]).collect()
     }
 
     /// `Invalid` if no segment holds a body of this length.
@@ -82,9 +82,9 @@ impl Log {
     }
 
     /// If the segment is the last one, the next record goes to another segment.
-    pub fn leave_segment(&mut self, number: u64) {
+    pub fn avoid_segment(&mut self, number: u64) {
         if number == self.geometry.number_of(self.end) {
-            self.left = Some(number);
+            self.avoided = Some(number);
         }
     }
 
@@ -92,7 +92,7 @@ impl Log {
     fn fits_segment(&self, body_bytes: usize) -> bool {
         let number = self.geometry.number_of(self.end);
         // If no other segment is free, appends stay in this one.
-        if self.left == Some(number) && number + 1 - self.oldest < self.geometry.segments {
+        if self.avoided == Some(number) && number + 1 - self.oldest < self.geometry.segments {
             return false;
         }
         let needed = (body_bytes + 2 * RECORD_HEADER_BYTES) as u64;

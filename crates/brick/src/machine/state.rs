@@ -29,7 +29,7 @@ pub struct State {
     /// The position of each partition's log.
     pub positions: BTreeMap<(RingId, PartitionNumber), LogPosition>,
     /// End of the last record that was applied.
-    pub(super) taken: Lsn,
+    pub(super) applied_end: Lsn,
 }
 
 impl State {
@@ -82,8 +82,13 @@ impl State {
 
     /// Applies a record that ends at `end`. The record was checked before, so this cannot fail.
     pub fn apply(&mut self, record: &Record, end: Lsn) {
-        invariant!("journal invariant 7", end > self.taken, "a record up to {end:?} after one up to {:?}", self.taken);
-        self.taken = end;
+        invariant!(
+            "journal invariant 7",
+            end > self.applied_end,
+            "a record up to {end:?} after one up to {:?}",
+            self.applied_end
+        );
+        self.applied_end = end;
         for change in &record.changes {
             self.apply_change(record.ring, change);
         }

@@ -63,9 +63,9 @@ pub fn recover(
     let mut report = RecoveryReport::default();
     let mut machine = Machine::new(geometry, meta);
     let start = Lsn(meta.applied);
-    let reader = || Reader::new(&*disk.storage, geometry, start).after(meta);
+    let reader = || Reader::new(&*disk.storage, geometry, start).ignoring_stale(meta);
     let mut reader_of_marks = reader();
-    let mut reader = reader().of_opening(meta.generation + 1).after_what_is_before()?;
+    let mut reader = reader().for_opening(meta.generation + 1).ignoring_older_than_predecessor()?;
     reader.check_start()?;
     let marks = find_marks(&mut reader_of_marks)?;
     while let Some(found) = reader.next()? {
@@ -83,9 +83,9 @@ pub fn recover(
         }
     }
     report.end = reader.position();
-    keep_holes(&machine, disk, &mut report.lost)?;
+    retain_holes(&machine, disk, &mut report.lost)?;
     let (path, offset) = reader.place();
-    let behind = reader.look_behind()?;
+    let behind = reader.search_behind_end()?;
     if let Some(proof) = behind.proof {
         return Err(Error::Damaged {
             what: format!(
@@ -146,7 +146,7 @@ fn drop_lost(
         if let Change::FreshBlocks { shard, record, run } = change
             && marks.get(shard).is_none_or(|mark| mark.count < record.stamp.count)
         {
-            drop_absent(disk, ring, *shard, run, lost)?;
+            drop_missing_blocks(disk, ring, *shard, run, lost)?;
         }
         // A lost block that a later record punches is a hole by intent.
         if let Change::PunchBlocks { shard, first, count, .. } = change {
@@ -158,7 +158,13 @@ fn drop_lost(
 }
 
 /// Blocks that do not match the record's checksums become holes. A later record may write them.
-fn drop_absent(disk: &Disk, ring: RingId, shard: ShardId, run: &mut BlockRun, lost: &mut Vec<LostBlock>) -> Result<()> {
+fn drop_missing_blocks(
+    disk: &Disk,
+    ring: RingId,
+    shard: ShardId,
+    run: &mut BlockRun,
+    lost: &mut Vec<LostBlock>,
+) -> Result<()> {
     let bytes = disk.home.readable(shard, run.first, run.checksums.len())?;
     for ((block, sum), bytes) in (run.first..).zip(&mut run.checksums).zip(bytes.chunks(BLOCK_BYTES)) {
         if block_checksum(shard, block, bytes) != *sum {
@@ -170,7 +176,7 @@ fn drop_absent(disk: &Disk, ring: RingId, shard: ShardId, run: &mut BlockRun, lo
 }
 
 /// Keeps of the lost blocks those that no later record wrote and that are not behind the shard's end.
-fn keep_holes(machine: &Machine, disk: &Disk, lost: &mut Vec<LostBlock>) -> Result<()> {
+fn retain_holes(machine: &Machine, disk: &Disk, lost: &mut Vec<LostBlock>) -> Result<()> {
     let view = MergedIndex { state: machine.state(), index: &*disk.index };
     let mut kept = Vec::new();
     for one in lost.drain(..) {

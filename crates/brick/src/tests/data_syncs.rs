@@ -99,7 +99,7 @@ fn a_later_mark_of_an_earlier_stamp_lowers_nothing() {
     let path = crate::disk::home::Home::path(shard(0));
     cut.flip_bit(&path, 5 * BLOCK_BYTES); // Damage in what the mark covered.
     let (_, report) = Brick::open_on(Arc::new(cut), &identity_with(1 << 20), Incarnation(2), true).unwrap();
-    assert_eq!(report.lost, [], "rot of acknowledged durable bytes passes for a power cut's loss");
+    assert_eq!(report.lost, [], "damage to bytes that a mark covers is not a lost block");
 }
 
 #[test]
@@ -159,18 +159,18 @@ fn a_shard_is_synced_only_once_its_name_is() {
             state.1.wait(&mut progress);
         }
     }
-    let (second, told) = (brick.clone(), Arc::new(AtomicBool::new(false)));
-    let flag = told.clone();
+    let (second, is_durable) = (brick.clone(), Arc::new(AtomicBool::new(false)));
+    let flag = is_durable.clone();
     let second = std::thread::spawn(move || {
         let upto = second.sync_shards(&[shard(0)]).unwrap();
         second.sync(upto).unwrap();
         flag.store(true, Ordering::SeqCst);
     });
     std::thread::sleep(Duration::from_millis(500));
-    let early = told.load(Ordering::SeqCst);
+    let early = is_durable.load(Ordering::SeqCst);
     state.0.lock().may_end = true;
     state.1.notify_all();
     thread.join().unwrap().unwrap();
     second.join().unwrap();
-    assert!(!early, "told durable, with a mark on stable storage, before its directory was synced");
+    assert!(!early, "a mark was stable before the directory was synced");
 }

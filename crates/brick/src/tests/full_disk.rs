@@ -260,7 +260,7 @@ fn a_full_disk_refuses_what_grows_and_goes_on_deleting() {
     settle(&bricks);
     settle(&bricks);
     assert_eq!(bricks[0].scan(&key(0).prefix_end(), &key(0).prefix_end(), 9).unwrap(), []);
-    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.bytes == RESERVE), "taken back");
+    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.bytes == RESERVE), "restored");
     assert!(fill(&bricks, 0, |number| blocks(number, 8)) > files / 2, "there is room again");
 }
 
@@ -274,7 +274,7 @@ fn another_user_may_fill_the_disk() {
     let taken_pages = pages.lock().free();
     pages.lock().used += taken_pages;
     settle(&bricks);
-    assert!(bricks.iter().any(|brick| brick.status().unwrap().reserve.bytes < RESERVE), "given up");
+    assert!(bricks.iter().any(|brick| brick.status().unwrap().reserve.bytes < RESERVE), "released");
     assert!(fill(&bricks, 100, |number| blocks(number, 8)) < 100);
     settle(&bricks);
     for number in 0..20 {
@@ -285,7 +285,7 @@ fn another_user_may_fill_the_disk() {
     pages.lock().used -= taken_pages;
     settle(&bricks);
     commit(&bricks, true, blocks(99, 1)).unwrap();
-    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.bytes == RESERVE), "taken back");
+    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.bytes == RESERVE), "restored");
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn another_user_may_fill_the_disk_while_a_checkpoint_runs() {
         };
         brick.begin_checkpoint().finish(&mut fill).unwrap();
         assert_eq!(brick.status().unwrap().poisoned, None);
-        assert!(brick.status().unwrap().reserve.bytes < RESERVE, "given up");
+        assert!(brick.status().unwrap().reserve.bytes < RESERVE, "released");
         pages.lock().used -= std::mem::take(&mut taken_pages);
         brick.refresh_room().unwrap();
     }
@@ -362,5 +362,5 @@ fn reserved_blocks_that_were_never_written_are_freed_by_a_cut() {
     let record = ShardRecord { home_blocks: count, ..ShardRecord::empty(stamp(2)) };
     commit(&bricks, false, vec![Change::CutShard { shard: id, record }]).unwrap();
     settle(&bricks);
-    assert!(pages.lock().used < before + 50, "given back");
+    assert!(pages.lock().used < before + 50, "freed");
 }

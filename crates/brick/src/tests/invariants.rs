@@ -201,7 +201,7 @@ fn journal_invariant_6_a_partitions_log_has_no_gaps() {
 fn journal_invariant_7_changes_become_visible_in_log_order() {
     let (_, brick) = new();
     append(&brick, vec![put("a")]).unwrap();
-    brick.machine.write().state.taken = Lsn(u64::MAX);
+    brick.machine.write().state.applied_end = Lsn(u64::MAX);
     poisons(&brick, "journal invariant 7", append(&brick, vec![put("a")]));
 }
 

@@ -176,7 +176,7 @@ fn nothing_is_acknowledged_after_an_io_that_failed() {
         for (id, _) in run.flying.drain(..) {
             assert!(
                 matches!(machine.done(id, Ok(())), Err(Error::Poisoned { .. })),
-                "what was in flight counts no more"
+                "IO that was in flight no longer counts"
             );
         }
         assert_eq!((machine.written(), machine.stable()), before, "seed {seed}");

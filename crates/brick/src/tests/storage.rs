@@ -54,9 +54,9 @@ fn names_conform(storage: &dyn Storage, file: &dyn StorageFile) {
     file.set_length(0).unwrap();
     file.write_at(&[b"1"], 0).unwrap();
     let again = storage.open("a/b/f", true).unwrap();
-    assert_eq!(read(&*again, 0, 9), b"1", "making a file that is there opens it");
+    assert_eq!(read(&*again, 0, 9), b"1", "create opens a file that exists");
     again.write_at(&[b"2"], 1).unwrap();
-    assert_eq!(read(file, 0, 9), b"12", "all who opened it see the same file");
+    assert_eq!(read(file, 0, 9), b"12", "both handles are of the same file");
     storage.open("a/b/g", true).unwrap();
     storage.sync_directory("a/b").unwrap();
     let mut names = storage.list("a/b").unwrap();
@@ -65,7 +65,7 @@ fn names_conform(storage: &dyn Storage, file: &dyn StorageFile) {
     storage.remove("a/b/f").unwrap();
     storage.remove("a/b/f").unwrap();
     assert_eq!(storage.list("a/b").unwrap(), ["g"]);
-    assert_eq!(read(file, 0, 9), b"12", "who has it open goes on");
+    assert_eq!(read(file, 0, 9), b"12", "a handle of a removed file stays usable");
     assert_eq!(storage.open("a/b/f", true).unwrap().length().unwrap(), 0, "a name used again is another file");
     assert_eq!(storage.open("a/b/none", false).err().unwrap().kind(), ErrorKind::NotFound);
 }

@@ -32,7 +32,7 @@ fn a_torn_tail_is_cut_and_reported() {
     let body = "its body does not match its checksum";
     assert_eq!(torn_at(40), (body, 2), "the torn one and the one behind it");
     assert_eq!(torn_at(33), ("its header does not match its checksum", 1));
-    assert_eq!(torn_at(0), ("there is no record", 1), "nothing says what was there");
+    assert_eq!(torn_at(0), ("there is no record", 1), "the header with its length is gone");
     let storage = new_storage();
     let (brick, report) = open(&storage, false);
     assert_eq!(report.torn, None, "a new brick");
@@ -88,7 +88,7 @@ fn a_record_torn_off_by_a_power_cut_is_not_replayed_behind_a_checkpoint() {
     brick.checkpoint().unwrap();
     drop(brick);
     let (brick, _) = open(&storage, false);
-    assert_eq!(brick.get(&key("c")).unwrap(), None, "nobody was told of it, and the log went on without it");
+    assert_eq!(brick.get(&key("c")).unwrap(), None, "it was not acknowledged, and the log went on without it");
     assert_eq!(brick.position(RING, PARTITION).sequence, Sequence(2));
 }
 
@@ -124,7 +124,7 @@ fn a_record_torn_off_by_a_power_cut_is_not_replayed_from_the_next_segment() {
     brick.checkpoint().unwrap();
     drop(brick);
     let (brick, _) = open(&storage, false);
-    assert!(brick.get(&key(5)).unwrap().is_none(), "nobody was told of it, and the log went on without it");
+    assert!(brick.get(&key(5)).unwrap().is_none(), "it was not acknowledged, and the log went on without it");
     assert_eq!(brick.position(RING, PARTITION).sequence, Sequence(4));
 }
 

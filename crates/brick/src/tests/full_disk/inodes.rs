@@ -81,11 +81,11 @@ fn a_checkpoint_has_the_files_of_the_reserve_when_another_user_takes_all_inodes(
     }
     take_all_inodes(&pages);
     settle(&bricks);
-    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.files < 32), "given up");
+    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.files < 32), "released");
     refused(&bricks, 99);
     pages.lock().names.retain(|name| !name.starts_with("other user"));
     settle(&bricks);
-    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.files == 32), "taken back");
+    assert!(bricks.iter().all(|brick| brick.status().unwrap().reserve.files == 32), "restored");
     commit(&bricks, true, blocks(99, 1)).unwrap();
 }
 

@@ -147,7 +147,7 @@ fn a_reserve_that_finds_no_file_descriptor_stops_no_brick() {
     assert_eq!(bricks[0].status().unwrap().reserve.bytes, 0);
     storage.heal();
     bricks[0].refresh_room().unwrap();
-    assert_eq!(bricks[0].status().unwrap().reserve.bytes, RESERVE, "taken back");
+    assert_eq!(bricks[0].status().unwrap().reserve.bytes, RESERVE, "restored");
 }
 
 /// A server settles the incarnation after a checkpoint that is not stalled: by then all records are home.
