@@ -73,6 +73,7 @@ impl Machine {
             self.recycle();
             return Ok(false);
         }
+        assert!(self.state.frozen.is_none(), "a checkpoint begins while the overlay of another is frozen");
         let frozen = Arc::new(std::mem::take(&mut self.state.active));
         self.state.active_number += 1;
         self.state.frozen = Some(frozen.clone());
@@ -98,8 +99,8 @@ impl Machine {
     pub fn stall(&mut self, id: IoId, io: Io, error: Error) -> Error {
         let is_of_checkpoint = matches!(self.in_flight.remove(&id), Some(Job::Checkpoint));
         assert!(is_of_checkpoint, "{io:?} stalls and is not an IO of the checkpoint");
+        self.checkpoint_step_done();
         if let Some(running) = &mut self.running {
-            running.in_flight -= 1;
             running.queue.push_front(io);
         }
         self.room.set_stalled(Some(error.to_string()));
@@ -156,6 +157,13 @@ impl Machine {
 
     fn end_checkpoint(&mut self) {
         let Some(running) = self.running.take() else { return };
+        let is_over = running.queue.is_empty() && running.in_flight == 0;
+        assert!(
+            is_over,
+            "a checkpoint ends with {} IOs to do and {} in flight",
+            running.queue.len(),
+            running.in_flight
+        );
         self.retired = self.state.frozen.take();
         self.applied = running.upto;
         self.has_uncovered_recovery = false;
@@ -179,6 +187,8 @@ impl Machine {
     }
 
     pub(super) fn checkpoint_step_done(&mut self) {
+        let in_flight = self.running.as_ref().map_or(0, |running| running.in_flight);
+        assert!(in_flight > 0, "an IO of a checkpoint has ended and none was in flight");
         if let Some(running) = &mut self.running {
             running.in_flight -= 1;
         }
@@ -257,9 +267,11 @@ impl Running {
         }
     }
 
-    /// No block is written home before the journal that has it is stable, and the index is not committed before all of
-    /// that.
+    /// Each IO belongs to one step, so that no file of a dropped shard is removed before the index is committed, for
+    /// example. No block is written home before the journal that has it is stable, and the index is not committed
+    /// before all of that.
     pub(super) fn check(&self, io: &Io, stable: Lsn, applied: Lsn) {
+        assert!(step_of(io) == Some(self.step), "an IO on {:?} in step {:?} of a checkpoint", io.shard(), self.step);
         match io {
             Io::WriteHome { shard, .. } => {
                 invariant!(
@@ -282,6 +294,21 @@ impl Running {
             }
             _ => {}
         }
+    }
+}
+
+/// The step of a checkpoint that an IO belongs to.
+fn step_of(io: &Io) -> Option<Step> {
+    match io {
+        Io::WriteHome { .. } | Io::PunchHome { .. } => Some(Step::Home),
+        Io::SyncHome { .. } => Some(Step::SyncHome),
+        Io::CommitIndex { .. } => Some(Step::Commit),
+        Io::RemoveHome { .. } => Some(Step::Remove),
+        Io::BeginSegment { .. }
+        | Io::WriteJournal { .. }
+        | Io::SyncJournal { .. }
+        | Io::WriteFresh { .. }
+        | Io::ReserveHome { .. } => None,
     }
 }
 

@@ -161,6 +161,7 @@ impl Log {
             self.writing.pop_front();
             let (end, written) = (write.upto, self.written);
             invariant!("journal invariant 1", end > written, "{end:?} behind {written:?}");
+            assert!(end <= self.end, "the log is written up to {end:?} and ends at {:?}", self.end);
             // The log goes beyond a segment only once both the next header and the end record are written.
             if !write.begins {
                 self.written = end;
@@ -182,6 +183,7 @@ impl Log {
 
     /// A sync has ended.
     pub fn synced(&mut self, target: Lsn, covered: u64) {
+        assert!(self.syncing && target <= self.written, "a sync up to {target:?}, written up to {:?}", self.written);
         self.syncing = false;
         self.stable = self.stable.max(target);
         self.unsynced = self.unsynced.max(covered);
@@ -190,6 +192,7 @@ impl Log {
     /// Frees the segments that are wholly before `applied`, except for the last of them: a record near its end may be
     /// on its way to another replica, which asks for it here after a power cut.
     pub fn recycle(&mut self, applied: Lsn) {
+        assert!(applied <= self.end, "segments before {applied:?} are freed, and the log ends at {:?}", self.end);
         self.oldest = self.oldest.max(self.geometry.number_of(applied).saturating_sub(1));
     }
 

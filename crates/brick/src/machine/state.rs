@@ -204,6 +204,8 @@ impl State {
             return;
         }
         if let Some(overlay) = self.active.shards.get_mut(&shard) {
+            let made = overlay.home_writes;
+            assert!(writes <= made, "a sync of {shard:?} covers {writes} home writes of {made}");
             overlay.home_synced = overlay.home_synced.max(writes);
         }
     }
