@@ -40,8 +40,11 @@ impl Brick {
     /// `Unavailable`: the journal's files cannot be opened. Damage is no error, but [`Since::Hidden`].
     pub fn records_since(&self, ring: RingId, partition: PartitionNumber, after: Sequence) -> Result<Since> {
         let last = self.position(ring, partition).sequence;
-        let (mut records, mut earliest) = (Vec::<LogEntry>::new(), None);
-        // The last damage that was seen, and the last one in front of what is in `records`.
+        // The records behind `after` without a gap up to here; a gap, or another log, empties it.
+        let mut records = Vec::<LogEntry>::new();
+        // The number of the partition's first record, if no damage is in front of it.
+        let mut earliest = None;
+        // The last damage so far, and the last one in front of the first of `records`.
         let (mut damaged, mut before) = (None, None);
         self.visit_journal(&mut |seen| {
             let record = match seen {
