@@ -1,4 +1,4 @@
-//! What a replica's host passes in with each event, what it gets back, and the context that carries both through a call.
+//! What the host passes in with each event, what it gets back, and the context that carries both through a call.
 
 use crate::locks::Ticket;
 use crate::membership::Membership;
@@ -7,7 +7,7 @@ use hekate_brick::Brick;
 use hekate_proto::map::View;
 use hekate_proto::*;
 
-/// Names a request until it is answered; given by who hosts the partition.
+/// Names a request until it is answered. The host of the partition chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -22,47 +22,49 @@ pub struct Around<'a> {
     pub now: Time,
 }
 
-/// Work that a replica asks its host for.
+/// A sync that a replica asks its host for: the brick's whole journal and some data files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncJob {
-    /// Whose brick: all of its journal, and these shards' data files, on stable storage.
+    /// The replica whose brick is synced.
     pub replica: Address,
-    /// To be given back when it is done.
+    /// The host returns it with [`Event::Synced`](crate::Event::Synced).
     pub ticket: u64,
-    /// Data files to be synced first.
+    /// Shards whose data files are synced before the journal.
     pub shards: Vec<ShardId>,
 }
 
-/// What came of an event.
+/// What a replica produced while it handled an event.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Out {
-    /// To other replicas, in this order.
+    /// Messages to other replicas, in the order in which they are to be sent.
     pub sends: Vec<Envelope>,
-    /// To who asked.
+    /// Answers to requests.
     pub answers: Vec<(Token, Result<Reply>)>,
-    /// To be synced; answered with [`Event::Synced`].
+    /// Syncs for the host to run. It reports each with [`Event::Synced`](crate::Event::Synced).
     pub syncs: Vec<SyncJob>,
-    /// The brick must write home before this replica can go on: [`Event::Room`] when it has.
+    /// The brick's journal is full. The host has the brick write a checkpoint and then sends
+    /// [`Event::Room`](crate::Event::Room).
     pub wants_room: bool,
-    /// Inodes that lost their last name and may be open.
+    /// Inodes that lost their last name. A session may still have them open.
     pub orphans: Vec<(VolumeId, InodeId)>,
-    /// Lock ops that waited and have their answers now.
+    /// Lock ops that waited and now have an answer.
     pub told: Vec<Ticket>,
-    /// The view may begin: the coordinator is to record that, and [`Event::View`] says when it has.
+    /// The view can begin. The host has the coordinator record it, and sends [`Event::View`](crate::Event::View)
+    /// then.
     pub open: Option<(PartitionNumber, Epoch)>,
-    /// For the operator.
+    /// Messages for the operator's log.
     pub notes: Vec<String>,
-    /// Ways that are seldom taken, for counters.
+    /// Names of rarely executed branches that the event reached, for counters.
     pub branches: Vec<&'static str>,
 }
 
-/// What every call inside a replica takes.
+/// The arguments of nearly every function in this crate.
 pub(crate) struct Context<'a> {
-    /// Which replica this is, and the view that it is in.
+    /// The address of this replica and its view.
     pub at: &'a mut Membership,
-    /// Its brick, the ring's views, the clock.
+    /// The brick, the ring's views and the clock.
     pub around: &'a Around<'a>,
-    /// Messages, answers and work for the host.
+    /// Collects messages, answers and work for the host.
     pub out: &'a mut Out,
 }
 
@@ -83,7 +85,7 @@ impl Context<'_> {
         Some(Address { partition, brick: view.leader })
     }
 
-    /// Whether a partition of this ring has the same members as this one.
+    /// True if a partition of this ring has the same members as this one.
     pub fn has_same_bricks(&self, partition: PartitionNumber) -> bool {
         let bricks = |view: &View| {
             let mut bricks: Vec<BrickId> = view.members.iter().map(|member| member.brick).collect();

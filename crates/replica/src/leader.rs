@@ -1,8 +1,9 @@
-//! The leader of a partition: its parts, and which of them takes an event or a message.
+//! The leader of a partition: its parts, and the part that handles each event and message.
 //!
-//! `view_start/` is what a leader does before it serves. `requests.rs` is how requests begin and reads are answered. `log/`
-//! makes records, sends them to the members and holds back what depends on them. `transactions/` takes ops over several
-//! partitions from step to step.
+//! `view_start/` is what a leader does before it serves. `requests.rs` begins requests and answers reads. `log/`
+//! makes
+//! records, replicates them, and delays answers until the records that they depend on are settled. `transactions/`
+//! drives ops over several partitions.
 
 use crate::context::Context;
 use crate::fast::lane::FastLane;
@@ -26,18 +27,20 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// Another member, as the leader knows it.
+/// What the leader knows of another member.
 #[derive(Debug, Default)]
 pub(crate) struct Member {
-    /// Where its log ends, since it was last heard anew; none: it is away, or has not answered yet.
+    /// The end of the member's log when it last sent `Position`. `None` while the member's server is not connected,
+    /// or the
+    /// member has not answered.
     pub position: Option<LogPosition>,
-    /// It has all records up to here.
+    /// The member's journal has all records up to this one.
     pub held: Sequence,
-    /// Bytes of growing records that it has said it takes.
+    /// Bytes of growing records that the member's brick has room for, as it last said.
     pub room: Amount,
-    /// It takes no records any more.
+    /// The member cannot append records any more.
     pub failed: bool,
-    /// It lacks records that cannot be given to it.
+    /// The member lacks records that no journal has.
     pub unfed: bool,
 }
 
@@ -63,11 +66,11 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
-    /// A leader that has not begun its view. `last` of its log is what its brick has.
+    /// A leader that has not begun its view. Its log ends where the brick's does.
     ///
     /// # Errors
     ///
-    /// What the brick answers if the partition's reserved numbers cannot be read.
+    /// The brick's error if the partition's reserved numbers cannot be read.
     pub fn new(at: &Membership, brick: &Brick) -> Result<Self> {
         Ok(Self {
             members: at.others().map(|brick| (brick, Member::default())).collect(),
@@ -141,14 +144,14 @@ impl Leader {
                 self.stop_at_damage(cx, from.brick, looked)?;
                 self.heal(cx)?;
             }
-            // One who learns stops alone.
+            // A learner that fails is left alone: the members go on.
             Message::Failed { error } if self.healing.has_learner(from.brick) => {
                 cx.out.notes.push(not_healed(cx.at, from.brick, &error));
                 self.learner_away(from.brick);
             }
             Message::Synced { ticket } => self.synced(cx, from.brick, ticket),
             Message::WantStable => self.stabilize(cx, from.brick),
-            // With equal logs nothing tells which of the two is right.
+            // The logs are equal, so nothing tells which of the two copies is right: the leader stops.
             Message::Failed { error } if matches!(self.start.phase(), Phase::Comparing(_)) => return Err(error),
             Message::Failed { error } => self.member_failed(cx, from.brick, &error),
             Message::Leg { intent, number, volume, session, op_id, leg } => {
@@ -168,12 +171,12 @@ impl Leader {
         self.settle(cx)
     }
 
-    /// An ask of the server's own.
+    /// The context of an op that the server itself begins.
     pub fn ask(&self, cx: &Context, volume: VolumeId) -> Ask {
         Ask::new(cx.at.ring, cx.at.count, volume, (SYSTEM_SESSION, OpId(0)), cx.around.now)
     }
 
-    /// The others wait until there is a view without it.
+    /// Marks a member as failed. Records are not settled any more until a view without the member begins.
     pub fn member_failed(&mut self, cx: &mut Context, brick: BrickId, error: &Error) {
         if let Some(member) = self.members.get_mut(&brick).filter(|member| !member.failed) {
             (member.position, member.failed) = (None, true);
@@ -191,18 +194,18 @@ impl Leader {
         }
     }
 
-    /// Members that are away, or that lack what is on its way.
+    /// Members that are not connected or lack the last record.
     pub fn waits_for(&self) -> Vec<BrickId> {
         let lacks = |member: &Member| member.position.is_none() || member.held < self.log.last();
         self.members.iter().filter(|(_, member)| lacks(member)).map(|(brick, _)| *brick).collect()
     }
 
-    /// Members that cannot be told of a change.
+    /// Members that the leader cannot send records to.
     pub fn away(&self) -> Vec<BrickId> {
         self.members.iter().filter(|(_, member)| member.position.is_none()).map(|(brick, _)| *brick).collect()
     }
 
-    /// Whether every member can be told of a change.
+    /// True if the leader can send records to every member.
     pub fn all_present(&self) -> bool {
         self.members.values().all(|member| member.position.is_some() && !member.unfed)
     }

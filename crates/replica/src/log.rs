@@ -1,5 +1,5 @@
-//! The replicated log: how a leader makes records and knows them to be settled and stable, how a follower appends them,
-//! and what a leader retains.
+//! The replicated log: how a leader makes records and learns that they are settled and stable, how a follower appends
+//! them, and which journal records are retained.
 
 pub(crate) mod append;
 pub(crate) mod follower;
@@ -23,13 +23,15 @@ pub(crate) struct LeaderLog {
     last: Sequence,
     settled: Sequence,
     stable: Sequence,
-    /// Records that some member may lack, with the bytes that each brings.
+    /// Records that some member may lack, oldest first, each with the fresh blocks that it refers to.
     window: VecDeque<(LogEntry, Vec<Fresh>)>,
-    /// In the order of their records; `true`: not before the record is on stable storage of all members.
+    /// What waits for a record to settle, in the order of the records. `true`: it also waits until the record is on
+    /// stable
+    /// storage of all members.
     after: VecDeque<(Sequence, bool, Then)>,
     /// Sync rounds under way, by ticket.
     rounds: BTreeMap<u64, Round>,
-    /// The last ticket that was used.
+    /// The ticket of the sync job that was made last.
     tickets: u64,
 }
 
@@ -47,22 +49,22 @@ impl LeaderLog {
         }
     }
 
-    /// The last record.
+    /// The sequence of the last record in the leader's journal.
     pub fn last(&self) -> Sequence {
         self.last
     }
 
-    /// The log begins a view: what members have is unknown until they say so.
+    /// Begins a view: the leader does not know which records the members have until they send `Position`.
     pub fn restart(&mut self) {
         self.settled = Sequence(0);
     }
 
-    /// The log ends with this record now: its leader has taken records from a member, or knows its brick's end.
+    /// Sets the end of the log, after the leader took records from a member or read the end from its brick.
     pub fn set_last(&mut self, last: Sequence) {
         self.last = last;
     }
 
-    /// Every member has all records up to this one, in memory at least.
+    /// Every member has all records up to this one in its journal, synced or not.
     pub fn settled(&self) -> Sequence {
         self.settled
     }
@@ -72,18 +74,18 @@ impl LeaderLog {
         self.stable
     }
 
-    /// A ticket for a sync job.
+    /// A ticket for a sync job that no job had before.
     pub fn next_ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets
     }
 
-    /// The last ticket of a sync job.
+    /// The ticket of the sync job that was made last.
     pub fn tickets(&self) -> u64 {
         self.tickets
     }
 
-    /// Tickets that the host still works on are not used again.
+    /// Continues after the tickets of an earlier role, since the host may still run its sync jobs.
     pub fn continue_tickets(&mut self, last: u64) {
         self.tickets = last;
     }
@@ -93,7 +95,7 @@ impl LeaderLog {
         &self.window
     }
 
-    /// Whether nothing waits for a record to be settled or stable.
+    /// True if nothing waits for a record to be settled or stable.
     pub fn is_idle(&self) -> bool {
         self.after.is_empty() && self.rounds.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Which replica of which partition this is, and the view that it is in.
+//! The address of a replica, and its view.
 
 use crate::context::Out;
 use crate::message::{Address, BlockAt, Envelope, Message};
@@ -7,18 +7,20 @@ use hekate_proto::map::View;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// Which replica of which partition this is.
+/// The address of this replica, and its view.
 #[derive(Debug, Clone)]
 pub(crate) struct Membership {
     pub ring: RingId,
     pub own: Address,
     pub count: u32,
     pub view: View,
-    /// In which life its brick is. What the view says of another one is not said of this.
+    /// The current incarnation of the brick. A view that names another incarnation does not apply to this replica.
     pub life: Incarnation,
-    /// Blocks that a power cut took from this brick, until the members have agreed on them.
+    /// Blocks that this brick lost in a power cut. Empty once the members have reconciled them.
     pub lost: Vec<BlockAt>,
-    /// It was no member before: what it was given is to be on stable storage before the view begins (rule 23).
+    /// The replica was no member of the view before. What it was given must be on stable storage before this view
+    /// begins
+    /// (rule 23 of `docs/fast-lane.md`).
     pub joins: bool,
 }
 
@@ -37,7 +39,7 @@ impl Membership {
         self.view.members.iter().map(|member| member.brick).filter(|brick| *brick != self.own.brick)
     }
 
-    /// Those who learn.
+    /// The learners of the view.
     pub fn learners(&self) -> impl Iterator<Item = BrickId> + '_ {
         self.view.learners.iter().map(|learner| learner.brick)
     }
@@ -46,7 +48,9 @@ impl Membership {
         self.view.leader == self.own.brick && self.is_meant()
     }
 
-    /// Shards of which a new member may have bytes that no sync has covered. Others have synced what was asked of them.
+    /// Shards of this partition of which a new member may hold bytes that no sync has covered. Empty for a replica
+    /// that was
+    /// a member before, as it synced what it acknowledged as synced.
     pub fn unsynced(&self, brick: &Brick) -> Vec<ShardId> {
         if !self.joins || is_planted(Bug::LearnerNotSynced) {
             return Vec::new();
@@ -56,7 +60,9 @@ impl Membership {
         shards
     }
 
-    /// Whether the view means this life of its brick, if it names the brick at all: who lost power is no member (rule 17).
+    /// True unless the view names another incarnation of this brick: a brick that lost its memory is no member (rule
+    /// 17 of
+    /// `docs/fast-lane.md`).
     pub fn is_meant(&self) -> bool {
         self.view.all().all(|one| one.brick != self.own.brick || one.incarnation == self.life)
     }

@@ -1,8 +1,10 @@
-//! What replicas of partitions tell each other; `docs/format/wire.md` is the document.
+//! Messages between replicas; `docs/format/wire.md` is the document.
 //!
-//! Whoever carries messages delivers each at most once, those from one replica to another in their order, and drops what
-//! an earlier life of either end sent (`transport/link.rs`): a leg that was sent again never comes behind the one that
-//! undoes it. Messages between other pairs may overtake each other.
+//! The transport delivers each message at most once, keeps the order of messages from one replica to another, and
+//! drops
+//! what an earlier generation of either end sent (`transport/link.rs`): a leg that is sent again never arrives after
+//! the
+//! leg that undoes it. Messages between other pairs may overtake each other.
 
 use bytes::Bytes;
 use hekate_brick::{Amount, LogEntry};
@@ -12,91 +14,98 @@ wire_struct! {
     /// One replica of a partition.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct Address {
-        /// Which partition.
+        /// The partition.
         pub partition: PartitionNumber,
-        /// On which brick.
+        /// The brick that stores the replica.
         pub brick: BrickId,
     }
 
-    /// A message on its way.
+    /// A message with its sender, receiver and epoch.
     pub struct Envelope {
-        /// Ring of both.
+        /// The ring of both replicas.
         pub ring: RingId,
-        /// Who says it.
+        /// The sender.
         pub from: Address,
-        /// To whom.
+        /// The receiver.
         pub to: Address,
-        /// The sender's epoch.
+        /// The epoch of the sender's view.
         pub epoch: Epoch,
-        /// What.
+        /// The message.
         pub message: Message,
     }
 
-    /// Fresh blocks to be written home before the record that tells of them.
+    /// New blocks, which are written to a data file before the record that refers to them is appended.
     pub struct Fresh {
-        /// Which shard.
+        /// The shard.
         pub shard: ShardId,
-        /// From which block.
+        /// The number of the first block.
         pub first_block: u32,
         /// Whole blocks.
         pub bytes: Bytes,
     }
 
-    /// An entry of the index, in short.
+    /// The key of an index entry and a hash of the entry.
     pub struct Hashed {
-        /// Its key.
+        /// The key.
         pub key: Key,
         /// XXH3-128 of the key's length (8 bytes), the key and the value.
         pub hash: u128,
     }
 
-    /// A shard as a replica has it; none: it has not.
+    /// A shard's record at a replica.
     #[derive(Copy)]
     pub struct HeldShard {
-        /// Which.
+        /// The shard.
         pub shard: ShardId,
-        /// As it is there.
+        /// Its record; `None` if the replica does not have the shard.
         pub record: Option<ShardRecord>,
     }
 
-    /// A block of a shard, in short.
+    /// The number of a block of a shard and a hash of its bytes.
     #[derive(Copy)]
     pub struct BlockHash {
-        /// Which block.
+        /// The number of the block.
         pub block: u32,
         /// XXH3-128 of its bytes.
         pub hash: u128,
     }
 
-    /// Fast writes to a shard that a member does not know to be on all, in their order.
+    /// Fast writes to a shard that a member does not know to be on all members, in the order in which it took them.
     pub struct FastList {
-        /// Which shard.
+        /// The shard.
         pub shard: ShardId,
-        /// Each follows the one before it.
+        /// The writes. Each follows the one before it.
         pub writes: Vec<FastWrite>,
     }
 
     /// A block of a shard.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct BlockAt {
-        /// Which shard.
+        /// The shard.
         pub shard: ShardId,
-        /// Which block of it.
+        /// The number of the block.
         pub block: u32,
     }
 }
 
 wire_enum! {
-    /// See the module.
+    /// A message from one replica to another. `->` names the answer.
     pub enum Message {
-        /// Leader to member: a record. `copied`: from its journal, with the fresh blocks that it still has.
+        /// Leader to member: a record. `copied`: the leader read it from its journal, and `fresh` are those of its
+        /// blocks that
+        /// the leader still has.
         1 = Append { entry: LogEntry, fresh: Vec<Fresh>, copied: bool },
-        /// Member to leader: all records up to this one are in its journal; growing ones that take up to `room` may follow.
+        /// Member to leader: all records up to this one are in its journal, and its brick has room for growing
+        /// records of `room`
+        /// more.
         2 = Held { sequence: Sequence, room: Amount },
-        /// Leader to member: how far are you? From now on fast writes are taken that name this term. -> `Position`
+        /// Leader to member or learner: asks for the end of its log. From now on the receiver takes fast writes that
+        /// name this
+        /// term. -> `Position`
         3 = Ask { term: u64 },
-        /// Where the member's or learner's log ends, which blocks a power cut took from it, and how far it has healed; none: it
-        /// has all that its log says. `lists`: fast writes that it does not know to be settled.
+        /// Member or learner to leader: the end of its log, and the blocks that it lost in a power cut. `heal`: how
+        /// far it has
+        /// healed; `None` if it has all that its log says. `lists`: fast writes that it does not know to be settled.
         4 = Position {
             epoch: Epoch,
             sequence: Sequence,
@@ -105,63 +114,78 @@ wire_enum! {
             heal: Option<HealRecord>,
             lists: Vec<FastList>,
         },
-        /// Leader to the member with the longest log: the records after this one. -> `Append`s and `FetchEnd`
+        /// Leader to the member with the longest log: asks for the records after this one. -> `Append`s and
+        /// `FetchEnd`
         5 = Fetch { after: Sequence },
-        /// All after that record were sent. A greater one than was asked for: those before it are no longer there.
+        /// Member to leader: all records after this one were sent. If it is greater than what `Fetch` named, the
+        /// member does not
+        /// have the records up to it any more.
         6 = FetchEnd { after: Sequence },
-        /// Leader to member: a block as you have it. -> `Block`
+        /// Leader to member: asks for the member's copy of a block. -> `Block`
         7 = ReadBlock { at: BlockAt },
         8 = Block { at: BlockAt, bytes: Option<Bytes> },
-        /// Leader to member: everything up to this record, and these shards' bytes, on stable storage. -> `Synced`
+        /// Leader to member: asks for a sync of the journal up to this record and of these shards' bytes. -> `Synced`
         9 = Sync { ticket: u64, sequence: Sequence, shards: Vec<ShardId> },
         10 = Synced { ticket: u64 },
-        /// Driver to the leader of another partition: one step of an op. -> `LegEnded`
+        /// Driver to the leader of another partition: one step of an op over several partitions. -> `LegEnded`
         11 = Leg { intent: IntentId, number: u16, volume: VolumeId, session: SessionId, op_id: OpId, leg: Leg },
         12 = LegEnded { intent: IntentId, number: u16, outcome: Outcome },
-        /// Driver to who took legs of an intent: it is gone for good, so their marks can go.
+        /// Driver to a leader that took legs of an intent: the intent is removed for good, so the marks of its legs
+        /// can be.
         13 = Forget { intent: IntentId },
-        /// Who took legs to their driver: is the intent gone? -> `Forget`, if it is
+        /// A leader that took legs to their driver: asks whether the intent is removed. -> `Forget`, if it is
         14 = IsGone { intent: IntentId },
-        /// Member to leader: it cannot take records any more.
+        /// Member to leader: it cannot append records any more.
         15 = Failed { error: Error },
         /// Leader to member: all records up to this one are on stable storage of every member.
         16 = Stable { sequence: Sequence },
-        /// Member to leader: let all that there is become so. -> `Stable`
+        /// Member to leader: asks that all its records become stable on every member. -> `Stable`
         17 = WantStable,
-        /// Leader to member: with the records up to this one, members agree on what power cuts took.
+        /// Leader to member: with the records up to this one, the members have reconciled what they lost in power
+        /// cuts.
         18 = Settled { sequence: Sequence },
-        /// Leader to member, in a new view and at the same record: what do you hold of this? -> `Compared`
+        /// Leader to member, in a new view, at the same record: asks for a digest of what the member holds of a
+        /// portion.
+        /// -> `Compared`
         19 = Compare { portion: Portion },
-        /// The sum of the hashes of what the member holds of it, and how many there are.
+        /// Member to leader: the sum of the hashes of what it holds of the portion, and the number of its entries.
         20 = Compared { portion: Portion, sum: u128, count: u64 },
-        /// Leader to member, whose sum differs: entry by entry. -> `Listed`
+        /// Leader to a member whose sum differs: asks for the hash of each entry. -> `Listed`
         21 = List { portion: Portion },
         22 = Listed { portion: Portion, entries: Vec<Hashed> },
-        /// Leader to learner: your log goes on behind this record of mine; what you have is going to be compared.
+        /// Leader to learner: the learner's log continues after this record of the leader's, and its data is about to
+        /// be
+        /// compared.
         23 = Restart { sequence: Sequence },
-        /// Leader to learner: a record, and with it a step of its healing.
+        /// Leader to learner: a record, and a step of healing that belongs to it.
         24 = Heal { entry: LogEntry, fresh: Vec<Fresh>, step: HealStep },
-        /// Learner to leader: what it held with that record, up to `to`. `entries`: none if their sum was the leader's.
+        /// Learner to leader: what it held at that record, from the step's `from` up to `to`. `entries`: `None` if
+        /// the sum of
+        /// their hashes was the leader's.
         25 = Differs { sequence: Sequence, to: Key, entries: Option<Vec<Hashed>>, shards: Vec<HeldShard> },
-        /// Leader to learner, once it has this record: the blocks of this shard. -> `BlockHashes`
+        /// Leader to learner: asks for the hashes of this shard's blocks, once the learner has this record. ->
+        /// `BlockHashes`
         26 = HashBlocks { sequence: Sequence, shard: ShardId },
         27 = BlockHashes { shard: ShardId, hashes: Vec<BlockHash> },
-        /// Leader to member: once you have this record, after which you take no more of them, which fast writes to these shards
-        /// do you list? -> `FastListed`
+        /// Leader to member: asks which fast writes to these shards it lists, once it has this record. After this
+        /// record the
+        /// member takes no fast write to them. -> `FastListed`
         28 = ListFast { sequence: Sequence, shards: Vec<ShardId> },
         29 = FastListed { sequence: Sequence, lists: Vec<FastList> },
-        /// Leader to member: do you have the fast write with this stamp? -> `FastHeld`
+        /// Leader to member: asks whether it has the fast write with this stamp. -> `FastHeld`
         30 = AskFast { shard: ShardId, stamp: Stamp },
         31 = FastHeld { shard: ShardId, stamp: Stamp, held: bool },
-        /// Leader to member: what do you hold of this, shards but for these, with exactly this record? -> `Proved`
+        /// Leader to member: asks for a digest of what it holds from one key to another at exactly this record,
+        /// without the
+        /// shards in `left_out`. -> `Proved`
         32 = Prove { sequence: Sequence, from: Key, to: Key, left_out: Vec<ShardId> },
-        /// The sum of the hashes of what the member held of it, and how many there are.
+        /// Member to leader: the sum of the hashes of what it held, and the number of its entries.
         33 = Proved { sequence: Sequence, sum: u128, count: u64 },
-        /// Member to leader, that asked for records: they rest where the journal cannot be read.
+        /// Member to a leader that asked for records: they are in a part of its journal that cannot be read.
         34 = Unreadable,
     }
 
-    /// Part of what a replica holds.
+    /// A part of what a replica holds.
     pub enum Portion {
         /// Entries of the index from a key to another (exclusive), without shards and checksums.
         1 = Entries { from: Key, to: Key },
@@ -169,23 +193,26 @@ wire_enum! {
         2 = Shards,
     }
 
-    /// What a learner does together with a record.
+    /// A step of a learner's healing that belongs to a record.
     pub enum HealStep {
-        /// It compares a portion, which follows the leader's records from now on. -> `Differs`
+        /// The learner compares a portion. From this record on it applies the leader's records to that portion too.
+        /// -> `Differs`
         1 = Compare { from: Key, to: Key, sum: u128, count: u64, shards: Vec<HeldShard> },
-        /// It takes these as well. Shards that are even follow the leader's records from now on.
+        /// The learner applies these changes too. From this record on it applies the leader's records to the shards
+        /// in `evened`,
+        /// which are equal on both.
         2 = Take { changes: Vec<Change>, evened: Vec<ShardId> },
-        /// It has everything.
+        /// The learner has everything.
         3 = End,
     }
 
-    /// What came of a leg.
+    /// The result of a leg.
     pub enum Outcome {
-        /// It was taken.
+        /// The leg was taken.
         1 = Taken { reply: Reply },
-        /// It was not, and will not be.
+        /// The leg was not taken, and will not be.
         2 = Refused { error: Error },
-        /// Something has hold of what it needs, or there is no room in the journal: try again.
+        /// An op holds what the leg needs, or the journal has no room. The driver tries again.
         3 = Busy,
     }
 }

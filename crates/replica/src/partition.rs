@@ -1,10 +1,15 @@
 //! One replica of one partition: events and messages in; records into its brick, messages, answers and work out.
 //!
-//! It opens no socket, starts no thread, and reads no clock and no random source; it never waits: what cannot go on is
-//! kept until an event lets it. `docs/replication.md` is the document. Invariants: a member takes records in the order of
-//! their sequence; nothing is answered before all that the answer depends on is on every member; a member is heard only
-//! in the epoch of the view; an op over partitions has one record as its commit point, and an intent beside it from
-//! which a later leader undoes or finishes what a crash left.
+//! The replica opens no socket, starts no thread, and reads no clock and no random source. It never waits: what
+//! cannot go
+//! on is kept until an event lets it. `docs/replication.md` specifies the protocol. Invariants:
+//!
+//! - A member appends records in the order of their sequence.
+//! - A request is answered once all that the answer depends on is on every member.
+//! - A replica drops messages from another epoch than that of its view.
+//! - An op over partitions has one record as its commit point. An intent beside it tells a later leader whether to
+//!   undo or
+//!   finish what a crash left.
 
 use crate::context::{Around, Context, Out, Token};
 use crate::heal::Healing;
@@ -19,58 +24,65 @@ use hekate_proto::map::View;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// What happens to a replica.
+/// An input of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Its host has opened the brick and knows the views.
+    /// The host has opened the brick and knows the views.
     Start,
-    /// A client asks for a change, or for a read that could not be answered at once.
+    /// A client's change, or a read that [`Partition::read`] could not answer at once.
     Request { token: Token, ask: Ask, op: Op },
-    /// The host's own change: recovery and housekeeping, as one record.
+    /// A change that the host makes for recovery or housekeeping, as one record.
     Change { token: Token, commit: Box<Commit> },
-    /// The same, made of what was looked at while nothing was under way: it is refused rather than that it waits, since what it says
-    /// would be over what came before it.
+    /// As `Change`, but refused if it would have to wait. The host derived it from a state with nothing in flight, so
+    /// it
+    /// would overwrite changes made since.
     ChangeNow { token: Token, commit: Box<Commit> },
-    /// An orphan that no session has open any more.
+    /// An orphan that no session has open any more: its inode is removed.
     Collect { volume: VolumeId, inode: InodeId },
-    /// An inode was read: its time of access moves, if it is due.
+    /// An inode was read. Its access time is updated if an update is due.
     Accessed { volume: VolumeId, inode: InodeId },
-    /// Everything that was answered until now is to be on stable storage of every member; `own`: of the leader alone.
+    /// Everything acknowledged so far is to be on stable storage of every member; with `own`, of the leader alone if
+    /// the
+    /// leader may answer early.
     Sync { token: Token, shards: Vec<ShardId>, own: bool },
-    /// Nobody waits for the answer any more: what has not begun is dropped.
+    /// The client does not wait for the answer any more. A request that has not begun is dropped.
     Abandon { token: Token },
-    /// All sessions that may hold locks of an earlier leader: until each has told them or ended, no other lock is granted.
+    /// All live sessions. Each may hold locks that an earlier leader granted, so no other lock is granted until each
+    /// has
+    /// restored its locks or ended.
     Sessions { sessions: Vec<SessionId> },
-    /// Sessions that have yet to tell their locks may be gone: until they have told or ended, who does not wait for a lock is refused.
+    /// Sessions that have not restored their locks may be dead. Until each has restored them or ended, lock requests
+    /// that
+    /// would not wait for a lock are refused.
     SessionsDoubtful,
-    /// A session has ended: it sends nothing again.
+    /// A session has ended. It sends no further request.
     SessionEnded { session: SessionId },
-    /// Shards that sessions may write past the log are closed: the host changes something by itself.
+    /// Closes all shards that sessions have open for fast writes, since the host is about to change something itself.
     CloseShards,
-    /// Whether all members hold the same is to be proved: [`Partition::proof`] tells how far that is, and for whom (`run`).
+    /// Begins a proof that all members hold the same data. [`Partition::proof`] reports its progress.
     Prove {
-        /// Who asked.
+        /// Identifies the run of the host's that the proof belongs to.
         run: u64,
     },
-    /// Everything that this replica holds is to become stable on every member: [`Partition::stable`] tells.
+    /// Makes everything that this replica holds stable on every member. [`Partition::stable`] reports it.
     Stabilize,
-    /// Another replica says something.
+    /// A message from another replica.
     Message(Envelope),
-    /// A sync job ended.
+    /// A sync job has ended.
     Synced { ticket: u64, outcome: Result<()> },
-    /// These bricks' servers can be heard from now on, in a new life of theirs or of the network.
+    /// The servers of these bricks are connected, each in a new generation of its link.
     Up { bricks: Vec<BrickId> },
-    /// And these no more.
+    /// The servers of these bricks are not connected any more.
     Down { bricks: Vec<BrickId> },
-    /// The brick has written home.
+    /// The brick has written a checkpoint, so its journal has room.
     Room,
-    /// The partition's view is another one.
+    /// The partition's view has changed.
     View,
-    /// Time passes: what was put off is tried again.
+    /// Work that was put off is tried again.
     Tick,
 }
 
-/// See the module.
+/// A replica of a partition: its address and view, and its role in that view.
 #[derive(Debug)]
 pub struct Partition {
     pub(crate) at: Membership,
@@ -85,7 +97,11 @@ pub(crate) enum Role {
 }
 
 impl Partition {
-    /// A replica that a brick holds; silent until [`Event::Start`]. `lost`: blocks that its brick lost in a power cut.
+    /// A replica that does nothing until [`Event::Start`]. `lost`: blocks that its brick lost in a power cut.
+    ///
+    /// # Errors
+    ///
+    /// `Error::Bug` if the ring has no such partition; the brick's error if the replica's state cannot be read.
     pub fn new(ring: RingId, own: Address, around: &Around, lost: Vec<BlockAt>) -> Result<Self> {
         let count = around.views.len() as u32;
         let view = around.views.get(own.partition.0 as usize);
@@ -99,7 +115,8 @@ impl Partition {
         Ok(Self { at, role, failed: None })
     }
 
-    /// What happened, and what comes of it.
+    /// Handles an event and adds what it produces to `out`. A replica that fails refuses everything until its view
+    /// changes.
     pub fn handle(&mut self, event: Event, around: &Around, out: &mut Out) {
         if let Some(error) = &self.failed {
             return match self.begins_anew(&event, around) {
@@ -121,11 +138,11 @@ impl Partition {
         };
         if let Err(error) = outcome {
             if matches!(error, Error::Bug { .. }) {
-                // A rule does not hold: what this event produced may be wrong.
+                // A rule of the protocol does not hold, so what this event produced may be wrong.
                 out.sends.truncate(sends);
                 out.answers[answers..].iter_mut().for_each(|(_, answer)| *answer = Err(error.clone()));
             }
-            // Others on the brick need not wait for it.
+            // Other replicas on the brick need not wait until this one has room for its records.
             if let Role::Follower(follower) = &mut self.role {
                 follower.forget(&mut Context { at: &mut self.at, around, out });
             }
@@ -133,7 +150,8 @@ impl Partition {
         }
     }
 
-    /// What failed with another member's brick is served again once that one is back, in a new view.
+    /// A new replica in place of a failed one, if the view has changed: the view may be without the brick that
+    /// failed.
     fn begins_anew(&self, event: &Event, around: &Around) -> Option<Self> {
         let view = around.views.get(self.at.own.partition.0 as usize)?;
         let is_new = *event == Event::View && *view != self.at.view;
@@ -145,7 +163,8 @@ impl Partition {
         Some(anew)
     }
 
-    /// Tickets that the host still works on are not given again.
+    /// Takes over what outlives a role: the last ticket, since the host may still run sync jobs, and whether a sync
+    /// is due.
     fn goes_on_from(&mut self, before: &Self) {
         self.at.joins &= before.at.joins || !before.at.view.has_member(self.at.own.brick);
         let tickets = match &before.role {
@@ -162,7 +181,7 @@ impl Partition {
         let Envelope { from, epoch, message, .. } = envelope;
         let inside = from.partition == self.at.own.partition;
         let view = if inside { Some(&self.at.view) } else { around.views.get(from.partition.0 as usize) };
-        // Who speaks in another view is not heard; when the views are known everywhere it will speak again.
+        // A sender in another view is ignored. It sends again once both sides know the same views.
         let may_speak = |view: &View| {
             (view.epoch == epoch || is_planted(Bug::EpochIgnored))
                 && (view.has_member(from.brick) || inside && view.has_learner(from.brick))
@@ -195,7 +214,7 @@ impl Partition {
                 follower.forget(&mut Context { at: &mut self.at, around, out });
                 Ok(())
             }
-            // Another leads: nothing of the old role is worth keeping.
+            // The leader is another one: nothing of the old role is kept.
             role => {
                 match role {
                     Role::Follower(follower) => follower.forget(&mut Context { at: &mut self.at, around, out }),
@@ -211,7 +230,9 @@ impl Partition {
         }
     }
 
-    /// Nothing is served any more until the server starts anew; the members may differ by what was on its way.
+    /// Stops the replica until its view changes or the server restarts. Members may differ by the records that were
+    /// in
+    /// flight.
     fn fail(&mut self, error: Error, out: &mut Out) {
         match &mut self.role {
             Role::Leader(leader) => leader.refuse_all(&error, out),
@@ -222,7 +243,8 @@ impl Partition {
         self.failed = Some(error);
     }
 
-    /// Answers a read at once, if what it depends on is settled and nobody holds it; `None`: ask with an event.
+    /// Answers a read at once if all that it depends on is settled and no op holds it. `None`: the host sends it as
+    /// [`Event::Request`].
     pub fn read(&self, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
         if let Some(error) = &self.failed {
             return Some(Err(error.clone()));
@@ -233,27 +255,27 @@ impl Partition {
         }
     }
 
-    /// The view that it is in.
+    /// The replica's view.
     pub fn view(&self) -> &View {
         &self.at.view
     }
 
-    /// Which replica this is.
+    /// The replica's partition and brick.
     pub fn address(&self) -> Address {
         self.at.own
     }
 
-    /// Why nothing is served.
+    /// The error that stopped the replica.
     pub fn failure(&self) -> Option<&Error> {
         self.failed.as_ref()
     }
 
-    /// Whether clients are served here; a follower never serves them.
+    /// True if the replica is a leader that serves clients.
     pub fn serves(&self) -> bool {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.serves())
     }
 
-    /// Members that the leader waits for.
+    /// Members that are not connected or lack the last record. Empty for a follower.
     pub fn waits_for(&self) -> Vec<BrickId> {
         match &self.role {
             Role::Leader(leader) => leader.waits_for(),
@@ -261,7 +283,7 @@ impl Partition {
         }
     }
 
-    /// Members that the leader has not heard since their server was linked last.
+    /// Members that have not answered since their server was last connected. Empty for a follower.
     pub fn away(&self) -> Vec<BrickId> {
         match &self.role {
             Role::Leader(leader) => leader.away(),
@@ -269,7 +291,7 @@ impl Partition {
         }
     }
 
-    /// Members that cannot take the leader's records any more.
+    /// Members that cannot append the leader's records any more.
     pub fn failed_members(&self) -> Vec<BrickId> {
         match &self.role {
             Role::Leader(leader) => leader.failed_members(),
@@ -277,7 +299,7 @@ impl Partition {
         }
     }
 
-    /// Members that the leader cannot give what they lack.
+    /// Members that lack records which the leader cannot send them.
     pub fn unfed_members(&self) -> Vec<BrickId> {
         match &self.role {
             Role::Leader(leader) if self.failed.is_none() => leader.unfed_members(),
@@ -285,7 +307,7 @@ impl Partition {
         }
     }
 
-    /// Who is to lead instead: it has what this leader lacks, and cannot give it.
+    /// The member that is to lead instead: it has records that this leader lacks, and cannot send them.
     pub fn yields_to(&self) -> Option<BrickId> {
         let Role::Leader(leader) = &self.role else { return None };
         match *leader.start.phase() {
@@ -294,34 +316,39 @@ impl Partition {
         }
     }
 
-    /// Whether its view, which is without memory, is to have one member only, who decides what is kept (rule L20).
+    /// True if the view is without memory and is to have one member only, whose copy decides what is kept (rule L20
+    /// of
+    /// `docs/fast-lane.md`).
     pub fn wants_alone(&self) -> bool {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.fast.loose.wants_alone)
     }
 
-    /// Whether members have agreed on the blocks that power cuts took from them.
+    /// True if the members have reconciled the blocks that this brick lost in a power cut.
     pub fn has_settled_lost(&self) -> bool {
         self.at.lost.is_empty()
     }
 
-    /// Whether every member has all records.
+    /// True if the replica is a leader that serves, every member has all records, and no shard is open for fast
+    /// writes.
     pub fn is_settled(&self) -> bool {
         matches!(&self.role, Role::Leader(leader) if leader.serves() && leader.is_settled() && leader.fast.is_idle())
     }
 
-    /// All records up to this one are known to be on stable storage of every member.
+    /// All records up to this one are known to be on stable storage of every member. The brick may discard its
+    /// journal up to
+    /// there.
     pub fn stable(&self) -> Sequence {
         match &self.role {
             Role::Leader(leader) => leader.log.stable(),
             Role::Follower(follower) if self.at.view.has_member(self.at.own.brick) => follower.stable,
-            // Before the view has begun who is left out may still have to lead.
+            // Until the view has begun, a replica that it leaves out may still have to lead.
             Role::Follower(follower) if !self.at.view.opened => follower.stable,
-            // For who learns, or is left out, nobody needs its journal.
+            // No other replica needs the journal of a learner, or of a replica that the view leaves out.
             Role::Follower(_) => Sequence(u64::MAX),
         }
     }
 
-    /// How far those are who learn, if it leads.
+    /// The progress of each learner. Empty for a follower.
     pub fn healing(&self) -> Vec<Healing> {
         match &self.role {
             Role::Leader(leader) => leader.healing(&self.at),
@@ -329,19 +356,19 @@ impl Partition {
         }
     }
 
-    /// From now on so many bytes may go to those who learn with each tick.
+    /// Sets how many bytes the leader may send to its learners, for each tick from now on.
     pub fn limit_healing(&mut self, bytes: usize) {
         if let Role::Leader(leader) = &mut self.role {
             leader.healing.limit(bytes);
         }
     }
 
-    /// How far a proof is that all members hold the same, if one was begun and nobody went away meanwhile.
+    /// The progress of the last proof that was begun, unless a member went away since.
     pub fn proof(&self) -> Option<Proof> {
         self.proofs().into_iter().next()
     }
 
-    /// The same, and the one that had ended when it was begun.
+    /// The last proof, and the one that had ended when it was begun.
     pub fn proofs(&self) -> Vec<Proof> {
         match &self.role {
             Role::Leader(leader) => leader.proofs().cloned().collect(),
@@ -349,7 +376,7 @@ impl Partition {
         }
     }
 
-    /// Whether it lacks something that it is being brought.
+    /// True if the replica is a learner that lacks data.
     pub fn is_being_healed(&self) -> bool {
         match &self.role {
             Role::Leader(_) => false,
@@ -357,7 +384,7 @@ impl Partition {
         }
     }
 
-    /// Entries that a leader has compared with the members' so far, while it does.
+    /// Entries that the leader has compared with the members' so far, while it compares.
     pub fn compared(&self) -> Option<u64> {
         match &self.role {
             Role::Leader(leader) => leader.compared_entries(),
@@ -365,22 +392,22 @@ impl Partition {
         }
     }
 
-    /// Whether something was put off that the next tick may let go on.
+    /// True if work was put off that the next tick may continue.
     pub fn wants_tick(&self) -> bool {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.wants_tick())
     }
 
-    /// Whether it is a leader that has not been told of the sessions.
+    /// True if the replica is a leader that has not received [`Event::Sessions`].
     pub fn wants_sessions(&self) -> bool {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if !leader.locking.knows_sessions())
     }
 
-    /// Whether the session has yet to tell the locks that it held under an earlier leader.
+    /// True if the session has yet to restore the locks that an earlier leader granted it.
     pub fn awaits(&self, session: SessionId) -> bool {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.awaits(session))
     }
 
-    /// Sessions that have yet to tell the locks that they held under an earlier leader.
+    /// Sessions that have yet to restore the locks that an earlier leader granted them.
     pub fn untold(&self) -> Vec<SessionId> {
         match &self.role {
             Role::Leader(leader) if self.failed.is_none() => leader.untold(),
@@ -388,7 +415,7 @@ impl Partition {
         }
     }
 
-    /// Data ids to collect, ops on their way, and what ops left that is to be removed.
+    /// Data ids to collect, ops in flight, and marks of ops to be removed.
     pub fn work_left(&self) -> usize {
         match &self.role {
             Role::Leader(leader) => leader.work_left(),
@@ -396,7 +423,7 @@ impl Partition {
         }
     }
 
-    /// Nothing is on its way: no op, no leg, no record that some member lacks.
+    /// True if nothing is in flight: no op, no leg, no record that some member lacks.
     pub fn is_idle(&self) -> bool {
         match &self.role {
             Role::Leader(leader) => leader.is_idle(),
