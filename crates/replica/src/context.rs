@@ -49,8 +49,7 @@ pub struct Out {
     pub orphans: Vec<(VolumeId, InodeId)>,
     /// Lock ops that waited and now have an answer.
     pub told: Vec<Ticket>,
-    /// The view can begin. The host has the coordinator record it, and sends [`Event::View`](crate::Event::View)
-    /// then.
+    /// The view can begin. The host has the coordinator record it, and sends [`Event::View`](crate::Event::View) then.
     pub open: Option<(PartitionNumber, Epoch)>,
     /// Messages for the operator's log.
     pub notes: Vec<String>,

@@ -107,7 +107,7 @@ impl FastMember {
     pub fn write(&mut self, cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
         let Some(write) = FastOp::of(ask, op) else { return Ok(Err(not_fast())) };
         let is_heard = self.term == Some(write.term) || is_planted(Bug::TermIgnored);
-        if !is_heard || !cx.at.is_meant() || !cx.at.view.has_member(cx.at.own.brick) {
+        if !is_heard || !cx.at.names_this_incarnation() || !cx.at.view.has_member(cx.at.own.brick) {
             return Ok(Err(Error::Conflict { stamp: None }));
         }
         let mut list = self.lists.remove(&write.shard).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Assertions of the protocol's rules, in release builds too.
 //!
-//! A rule that does not hold is a fault of this program: neither input, nor another server's message, nor a disk can make
-//! one fail. The replica that finds it stops, with the rule in its error, and nothing that the event has produced is sent or
-//! acknowledged. The server, its other partitions and the other members go on, and the coordinator forms a view without the
-//! replica's brick. The rules are those of `docs/replication.md` (R) and `docs/fast-lane.md` (F, L).
+//! A rule that does not hold is a fault of this program: neither input, nor another server's message, nor a disk can
+//! make one fail. The replica that finds it stops, with the rule in its error, and nothing that the event has produced
+//! is sent or acknowledged. The server, its other partitions and the other members go on, and the coordinator forms a
+//! view without the replica's brick. The rules are those of `docs/replication.md` (R) and `docs/fast-lane.md` (F, L).
 
 use hekate_proto::{Error, Result};
 

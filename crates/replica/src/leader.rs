@@ -1,7 +1,6 @@
 //! The leader of a partition: its parts, and the part that handles each event and message.
 //!
-//! `view_start/` is what a leader does before it serves. `requests.rs` begins requests and answers reads. `log/`
-//! makes
+//! `view_start/` is what a leader does before it serves. `requests.rs` begins requests and answers reads. `log/` makes
 //! records, replicates them, and delays answers until the records that they depend on are settled. `transactions/`
 //! drives ops over several partitions.
 
@@ -30,9 +29,8 @@ use std::collections::BTreeMap;
 /// What the leader knows of another member.
 #[derive(Debug, Default)]
 pub(crate) struct Member {
-    /// The end of the member's log when it last sent `Position`. `None` while the member's server is not connected,
-    /// or the
-    /// member has not answered.
+    /// The end of the member's log when it last sent `Position`. `None` while the member's server is not connected, or
+    /// the member has not answered.
     pub position: Option<LogPosition>,
     /// The member's journal has all records up to this one.
     pub held: Sequence,
@@ -181,9 +179,10 @@ impl Leader {
         if let Some(member) = self.members.get_mut(&brick).filter(|member| !member.failed) {
             (member.position, member.failed) = (None, true);
             let (number, ring) = (cx.at.own.partition, cx.at.ring);
-            cx.out
-                .notes
-                .push(format!("partition {number} of ring {ring}: brick {} cannot go on: {error}", brick.text()));
+            cx.out.notes.push(format!(
+                "partition {number} of ring {ring}: brick {} appends no more records: {error}",
+                brick.text()
+            ));
         }
     }
 

@@ -26,8 +26,7 @@ pub(crate) struct LeaderLog {
     /// Records that some member may lack, oldest first, each with the fresh blocks that it refers to.
     window: VecDeque<(LogEntry, Vec<Fresh>)>,
     /// What waits for a record to settle, in the order of the records. `true`: it also waits until the record is on
-    /// stable
-    /// storage of all members.
+    /// stable storage of all members.
     after: VecDeque<(Sequence, bool, Then)>,
     /// Sync rounds under way, by ticket.
     rounds: BTreeMap<u64, Round>,

@@ -19,8 +19,7 @@ pub(crate) struct Membership {
     /// Blocks that this brick lost in a power cut. Empty once the members have reconciled them.
     pub lost: Vec<BlockAt>,
     /// The replica was no member of the view before. What it was given must be on stable storage before this view
-    /// begins
-    /// (rule 23 of `docs/fast-lane.md`).
+    /// begins (rule 23 of `docs/fast-lane.md`).
     pub joins: bool,
 }
 
@@ -45,12 +44,11 @@ impl Membership {
     }
 
     pub fn leads(&self) -> bool {
-        self.view.leader == self.own.brick && self.is_meant()
+        self.view.leader == self.own.brick && self.names_this_incarnation()
     }
 
-    /// Shards of this partition of which a new member may hold bytes that no sync has covered. Empty for a replica
-    /// that was
-    /// a member before, as it synced what it acknowledged as synced.
+    /// Shards of this partition of which a new member may hold bytes that no sync has covered. Empty for a replica that
+    /// was a member before, as it synced what it acknowledged as synced.
     pub fn unsynced(&self, brick: &Brick) -> Vec<ShardId> {
         if !self.joins || is_planted(Bug::LearnerNotSynced) {
             return Vec::new();
@@ -60,10 +58,9 @@ impl Membership {
         shards
     }
 
-    /// True unless the view names another incarnation of this brick: a brick that lost its memory is no member (rule
-    /// 17 of
-    /// `docs/fast-lane.md`).
-    pub fn is_meant(&self) -> bool {
+    /// True unless the view names another incarnation of this brick: a brick that lost its memory is no member (rule 17
+    /// of `docs/fast-lane.md`).
+    pub fn names_this_incarnation(&self) -> bool {
         self.view.all().all(|one| one.brick != self.own.brick || one.incarnation == self.life)
     }
 }

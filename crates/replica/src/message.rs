@@ -1,10 +1,8 @@
 //! Messages between replicas; `docs/format/wire.md` is the document.
 //!
-//! The transport delivers each message at most once, keeps the order of messages from one replica to another, and
-//! drops
+//! The transport delivers each message at most once, keeps the order of messages from one replica to another, and drops
 //! what an earlier generation of either end sent (`transport/link.rs`): a leg that is sent again never arrives after
-//! the
-//! leg that undoes it. Messages between other pairs may overtake each other.
+//! the leg that undoes it. Messages between other pairs may overtake each other.
 
 use bytes::Bytes;
 use hekate_brick::{Amount, LogEntry};
@@ -92,20 +90,17 @@ wire_enum! {
     /// A message from one replica to another. `->` names the answer.
     pub enum Message {
         /// Leader to member: a record. `copied`: the leader read it from its journal, and `fresh` are those of its
-        /// blocks that
-        /// the leader still has.
+        /// blocks that the leader still has.
         1 = Append { entry: LogEntry, fresh: Vec<Fresh>, copied: bool },
-        /// Member to leader: all records up to this one are in its journal, and its brick has room for growing
-        /// records of `room`
-        /// more.
+        /// Member to leader: all records up to this one are in its journal, and its brick has room for growing records
+        /// of `room` more.
         2 = Held { sequence: Sequence, room: Amount },
         /// Leader to member or learner: asks for the end of its log. From now on the receiver takes fast writes that
-        /// name this
-        /// term. -> `Position`
+        /// name this term. -> `Position`
         3 = Ask { term: u64 },
-        /// Member or learner to leader: the end of its log, and the blocks that it lost in a power cut. `heal`: how
-        /// far it has
-        /// healed; `None` if it has all that its log says. `lists`: fast writes that it does not know to be settled.
+        /// Member or learner to leader: the end of its log, and the blocks that it lost in a power cut. `heal`: how far
+        /// it has healed; `None` if it has all that its log says. `lists`: fast writes that it does not know to be
+        /// settled.
         4 = Position {
             epoch: Epoch,
             sequence: Sequence,
@@ -114,12 +109,10 @@ wire_enum! {
             heal: Option<HealRecord>,
             lists: Vec<FastList>,
         },
-        /// Leader to the member with the longest log: asks for the records after this one. -> `Append`s and
-        /// `FetchEnd`
+        /// Leader to the member with the longest log: asks for the records after this one. -> `Append`s and `FetchEnd`
         5 = Fetch { after: Sequence },
-        /// Member to leader: all records after this one were sent. If it is greater than what `Fetch` named, the
-        /// member does not
-        /// have the records up to it any more.
+        /// Member to leader: all records after this one were sent. If it is greater than what `Fetch` named, the member
+        /// does not have the records up to it any more.
         6 = FetchEnd { after: Sequence },
         /// Leader to member: asks for the member's copy of a block. -> `Block`
         7 = ReadBlock { at: BlockAt },
@@ -130,8 +123,8 @@ wire_enum! {
         /// Driver to the leader of another partition: one step of an op over several partitions. -> `LegEnded`
         11 = Leg { intent: IntentId, number: u16, volume: VolumeId, session: SessionId, op_id: OpId, leg: Leg },
         12 = LegEnded { intent: IntentId, number: u16, outcome: Outcome },
-        /// Driver to a leader that took legs of an intent: the intent is removed for good, so the marks of its legs
-        /// can be.
+        /// Driver to a leader that took legs of an intent: the intent is removed for good, so the marks of its legs can
+        /// be.
         13 = Forget { intent: IntentId },
         /// A leader that took legs to their driver: asks whether the intent is removed. -> `Forget`, if it is
         14 = IsGone { intent: IntentId },
@@ -141,12 +134,10 @@ wire_enum! {
         16 = Stable { sequence: Sequence },
         /// Member to leader: asks that all its records become stable on every member. -> `Stable`
         17 = WantStable,
-        /// Leader to member: with the records up to this one, the members have reconciled what they lost in power
-        /// cuts.
+        /// Leader to member: with the records up to this one, the members have reconciled what they lost in power cuts.
         18 = Settled { sequence: Sequence },
         /// Leader to member, in a new view, at the same record: asks for a digest of what the member holds of a
-        /// portion.
-        /// -> `Compared`
+        /// portion. -> `Compared`
         19 = Compare { portion: Portion },
         /// Member to leader: the sum of the hashes of what it holds of the portion, and the number of its entries.
         20 = Compared { portion: Portion, sum: u128, count: u64 },
@@ -154,30 +145,26 @@ wire_enum! {
         21 = List { portion: Portion },
         22 = Listed { portion: Portion, entries: Vec<Hashed> },
         /// Leader to learner: the learner's log continues after this record of the leader's, and its data is about to
-        /// be
-        /// compared.
+        /// be compared.
         23 = Restart { sequence: Sequence },
         /// Leader to learner: a record, and a step of healing that belongs to it.
         24 = Heal { entry: LogEntry, fresh: Vec<Fresh>, step: HealStep },
-        /// Learner to leader: what it held at that record, from the step's `from` up to `to`. `entries`: `None` if
-        /// the sum of
-        /// their hashes was the leader's.
+        /// Learner to leader: what it held at that record, from the step's `from` up to `to`. `entries`: `None` if the
+        /// sum of their hashes was the leader's.
         25 = Differs { sequence: Sequence, to: Key, entries: Option<Vec<Hashed>>, shards: Vec<HeldShard> },
         /// Leader to learner: asks for the hashes of this shard's blocks, once the learner has this record. ->
         /// `BlockHashes`
         26 = HashBlocks { sequence: Sequence, shard: ShardId },
         27 = BlockHashes { shard: ShardId, hashes: Vec<BlockHash> },
         /// Leader to member: asks which fast writes to these shards it lists, once it has this record. After this
-        /// record the
-        /// member takes no fast write to them. -> `FastListed`
+        /// record the member takes no fast write to them. -> `FastListed`
         28 = ListFast { sequence: Sequence, shards: Vec<ShardId> },
         29 = FastListed { sequence: Sequence, lists: Vec<FastList> },
         /// Leader to member: asks whether it has the fast write with this stamp. -> `FastHeld`
         30 = AskFast { shard: ShardId, stamp: Stamp },
         31 = FastHeld { shard: ShardId, stamp: Stamp, held: bool },
-        /// Leader to member: asks for a digest of what it holds from one key to another at exactly this record,
-        /// without the
-        /// shards in `left_out`. -> `Proved`
+        /// Leader to member: asks for a digest of what it holds from one key to another at exactly this record, without
+        /// the shards in `left_out`. -> `Proved`
         32 = Prove { sequence: Sequence, from: Key, to: Key, left_out: Vec<ShardId> },
         /// Member to leader: the sum of the hashes of what it held, and the number of its entries.
         33 = Proved { sequence: Sequence, sum: u128, count: u64 },
@@ -195,12 +182,11 @@ wire_enum! {
 
     /// A step of a learner's healing that belongs to a record.
     pub enum HealStep {
-        /// The learner compares a portion. From this record on it applies the leader's records to that portion too.
-        /// -> `Differs`
+        /// The learner compares a portion. From this record on it applies the leader's records to that portion too. ->
+        /// `Differs`
         1 = Compare { from: Key, to: Key, sum: u128, count: u64, shards: Vec<HeldShard> },
-        /// The learner applies these changes too. From this record on it applies the leader's records to the shards
-        /// in `evened`,
-        /// which are equal on both.
+        /// The learner applies these changes too. From this record on it applies the leader's records to the shards in
+        /// `evened`, which are equal on both.
         2 = Take { changes: Vec<Change>, evened: Vec<ShardId> },
         /// The learner has everything.
         3 = End,

@@ -1,15 +1,13 @@
 //! One replica of one partition: events and messages in; records into its brick, messages, answers and work out.
 //!
-//! The replica opens no socket, starts no thread, and reads no clock and no random source. It never waits: what
-//! cannot go
-//! on is kept until an event lets it. `docs/replication.md` specifies the protocol. Invariants:
+//! The replica opens no socket, starts no thread, and reads no clock and no random source. It never waits: what cannot
+//! go on is kept until an event lets it. `docs/replication.md` specifies the protocol. Invariants:
 //!
 //! - A member appends records in the order of their sequence.
 //! - A request is answered once all that the answer depends on is on every member.
 //! - A replica drops messages from another epoch than that of its view.
-//! - An op over partitions has one record as its commit point. An intent beside it tells a later leader whether to
-//!   undo or
-//!   finish what a crash left.
+//! - An op over partitions has one record as its commit point. An intent beside it tells a later leader whether to undo
+//!   or finish what a crash left.
 
 use crate::context::{Around, Context, Out, Token};
 use crate::heal::Healing;
@@ -34,26 +32,22 @@ pub enum Event {
     /// A change that the host makes for recovery or housekeeping, as one record.
     Change { token: Token, commit: Box<Commit> },
     /// As `Change`, but refused if it would have to wait. The host derived it from a state with nothing in flight, so
-    /// it
-    /// would overwrite changes made since.
+    /// it would overwrite changes made since.
     ChangeNow { token: Token, commit: Box<Commit> },
     /// An orphan that no session has open any more: its inode is removed.
     Collect { volume: VolumeId, inode: InodeId },
     /// An inode was read. Its access time is updated if an update is due.
     Accessed { volume: VolumeId, inode: InodeId },
     /// Everything acknowledged so far is to be on stable storage of every member; with `own`, of the leader alone if
-    /// the
-    /// leader may answer early.
+    /// the leader may answer early.
     Sync { token: Token, shards: Vec<ShardId>, own: bool },
     /// The client does not wait for the answer any more. A request that has not begun is dropped.
     Abandon { token: Token },
     /// All live sessions. Each may hold locks that an earlier leader granted, so no other lock is granted until each
-    /// has
-    /// restored its locks or ended.
+    /// has restored its locks or ended.
     Sessions { sessions: Vec<SessionId> },
     /// Sessions that have not restored their locks may be dead. Until each has restored them or ended, lock requests
-    /// that
-    /// would not wait for a lock are refused.
+    /// that would not wait for a lock are refused.
     SessionsDoubtful,
     /// A session has ended. It sends no further request.
     SessionEnded { session: SessionId },
@@ -119,7 +113,7 @@ impl Partition {
     /// changes.
     pub fn handle(&mut self, event: Event, around: &Around, out: &mut Out) {
         if let Some(error) = &self.failed {
-            return match self.begins_anew(&event, around) {
+            return match self.after_failure(&event, around) {
                 Some(anew) => {
                     *self = anew;
                     self.handle(Event::Start, around, out);
@@ -150,22 +144,21 @@ impl Partition {
         }
     }
 
-    /// A new replica in place of a failed one, if the view has changed: the view may be without the brick that
-    /// failed.
-    fn begins_anew(&self, event: &Event, around: &Around) -> Option<Self> {
+    /// A new replica in place of a failed one, if the view has changed: the view may be without the brick that failed.
+    fn after_failure(&self, event: &Event, around: &Around) -> Option<Self> {
         let view = around.views.get(self.at.own.partition.0 as usize)?;
         let is_new = *event == Event::View && *view != self.at.view;
         if !is_new {
             return None;
         }
         let mut anew = Self::new(self.at.ring, self.at.own, around, self.at.lost.clone()).ok()?;
-        anew.goes_on_from(self);
+        anew.take_over(self);
         Some(anew)
     }
 
-    /// Takes over what outlives a role: the last ticket, since the host may still run sync jobs, and whether a sync
-    /// is due.
-    fn goes_on_from(&mut self, before: &Self) {
+    /// Takes over what outlives a role: the last ticket, since the host may still run sync jobs, and whether a sync is
+    /// due.
+    fn take_over(&mut self, before: &Self) {
         self.at.joins &= before.at.joins || !before.at.view.has_member(self.at.own.brick);
         let tickets = match &before.role {
             Role::Leader(leader) => leader.log.tickets(),
@@ -187,7 +180,7 @@ impl Partition {
                 && (view.has_member(from.brick) || inside && view.has_learner(from.brick))
         };
         let is_heard = view.is_some_and(may_speak) || is_planted(Bug::LegOfOldViewAccepted) && !inside;
-        if !is_heard || !self.at.is_meant() {
+        if !is_heard || !self.at.names_this_incarnation() {
             return Ok(());
         }
         let cx = &mut Context { at: &mut self.at, around, out };
@@ -222,7 +215,7 @@ impl Partition {
                 }
                 let lost = std::mem::take(&mut self.at.lost);
                 let mut anew = Self::new(self.at.ring, self.at.own, around, lost)?;
-                anew.goes_on_from(self);
+                anew.take_over(self);
                 *self = anew;
                 self.handle(Event::Start, around, out);
                 Ok(())
@@ -230,8 +223,7 @@ impl Partition {
         }
     }
 
-    /// Stops the replica until its view changes or the server restarts. Members may differ by the records that were
-    /// in
+    /// Stops the replica until its view changes or the server restarts. Members may differ by the records that were in
     /// flight.
     fn fail(&mut self, error: Error, out: &mut Out) {
         match &mut self.role {
@@ -316,8 +308,7 @@ impl Partition {
         }
     }
 
-    /// True if the view is without memory and is to have one member only, whose copy decides what is kept (rule L20
-    /// of
+    /// True if the view is without memory and is to have one member only, whose copy decides what is kept (rule L20 of
     /// `docs/fast-lane.md`).
     pub fn wants_alone(&self) -> bool {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.fast.loose.wants_alone)
@@ -328,15 +319,13 @@ impl Partition {
         self.at.lost.is_empty()
     }
 
-    /// True if the replica is a leader that serves, every member has all records, and no shard is open for fast
-    /// writes.
+    /// True if the replica is a leader that serves, every member has all records, and no shard is open for fast writes.
     pub fn is_settled(&self) -> bool {
         matches!(&self.role, Role::Leader(leader) if leader.serves() && leader.is_settled() && leader.fast.is_idle())
     }
 
-    /// All records up to this one are known to be on stable storage of every member. The brick may discard its
-    /// journal up to
-    /// there.
+    /// All records up to this one are known to be on stable storage of every member. The brick may discard its journal
+    /// up to there.
     pub fn stable(&self) -> Sequence {
         match &self.role {
             Role::Leader(leader) => leader.log.stable(),

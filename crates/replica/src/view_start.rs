@@ -1,4 +1,5 @@
-//! How a leader begins a view: it brings all members to one log, compares them where it must, and opens the view.
+//! The start of a view: its leader brings all members to one log, compares their data where it must, and opens the
+//! view.
 
 pub(crate) mod compare;
 pub(crate) mod feed;
@@ -13,12 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(crate) struct ViewStart {
     phase: Phase,
-    /// All members have one log, on stable storage: the coordinator is asked to record that the view begins.
+    /// All members have one log, on stable storage. The coordinator is asked to record that the view begins.
     may_open: bool,
-    /// Whether every member has lost some bytes, so that it is unknown which repeated writes were done; `None` once no such
-    /// write counts as done.
+    /// `Some(true)` if every member lost some bytes, so that it is unknown which repeated writes were done. `None` once
+    /// no such write counts as done.
     lost_writes: Option<bool>,
-    /// Blocks that power cuts took, and from which members.
+    /// Blocks lost in power cuts, and the members that lost each.
     lost_on: BTreeMap<BlockAt, BTreeSet<BrickId>>,
 }
 
@@ -27,12 +28,12 @@ impl ViewStart {
         &self.phase
     }
 
-    /// Whether the view may open as far as this leader is concerned.
+    /// True if the leader has done all that must precede the opening of the view.
     pub fn may_open(&self) -> bool {
         self.may_open
     }
 
-    /// All members have one log, on stable storage.
+    /// Records that all members have one log, on stable storage.
     pub fn allow_open(&mut self) {
         self.may_open = true;
     }

@@ -74,7 +74,7 @@ impl FastLane {
 
 impl Leader {
     /// As far as it goes.
-    pub fn go_on_closing(&mut self, cx: &mut Context) -> Result<()> {
+    pub fn continue_closing(&mut self, cx: &mut Context) -> Result<()> {
         loop {
             if self.fast.closing.is_none() && self.serves() {
                 self.fast.evens_found();

@@ -22,7 +22,7 @@ pub(crate) fn take(cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>
     };
     let shard = ShardId { volume: ask.volume, data: *data, index: *index };
     let conflict = || Ok(Err(Error::Conflict { stamp: None }));
-    if !cx.at.is_meant() || !cx.at.view.whole || !cx.at.view.has_member(cx.at.own.brick) {
+    if !cx.at.names_this_incarnation() || !cx.at.view.whole || !cx.at.view.has_member(cx.at.own.brick) {
         return conflict();
     }
     let changes = match step {

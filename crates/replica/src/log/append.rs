@@ -1,4 +1,5 @@
-//! How the leader makes a record: it draws up the changes, appends them to its own journal and sends them to all members.
+//! How the leader makes a record: it collects the changes, appends them to its own journal and sends them to all
+//! members.
 
 use crate::context::{Context, Out};
 use crate::fast::times::Times;
@@ -13,28 +14,28 @@ use hekate_brick::LogEntry;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// A record's requirements.
+/// The contents of a record that is to be made.
 pub(crate) struct Draft<'a> {
     pub session: SessionId,
     pub op_id: OpId,
     pub commit: &'a Commit,
-    /// More changes of the same record.
+    /// More changes of the record.
     pub also: Vec<Change>,
-    /// It finishes something that has begun: not refused for want of room.
+    /// The record finishes something that has begun: it is not refused for want of room on the members.
     pub must: bool,
-    /// What one who learns does with it.
+    /// A step of healing that belongs to the record, and the learner that takes it.
     pub step: Option<(BrickId, HealStep)>,
-    /// It closes shards that a session may write on the fast lane, and waits for none.
+    /// The record closes shards, so it need not wait until they are closed.
     pub closes: bool,
 }
 
-/// What became of a draft.
+/// The result of making a record.
 pub(crate) enum Appended {
-    /// It is the record with this sequence number.
+    /// The record was appended with this sequence.
     Made(Sequence),
-    /// The brick must write home first, or a shard be closed.
+    /// The journal has no room before a checkpoint, or a shard must be closed first. The caller tries again.
     NoRoom,
-    /// It can never be a record; no replica has it.
+    /// The record was refused, and no replica has it.
     Refused(Error),
 }
 
@@ -45,7 +46,12 @@ impl Appended {
 }
 
 impl Leader {
-    /// Makes a record, and sends it on its way. It is settled once every member has it.
+    /// Makes a record: appends it to the leader's journal and sends it to the members. It is settled once every member
+    /// has it.
+    ///
+    /// # Errors
+    ///
+    /// The brick's error, or `Error::Bug` if a rule does not hold. Either stops the replica.
     pub fn append(&mut self, cx: &mut Context, draft: Draft) -> Result<Appended> {
         let (session, op_id, commit) = (draft.session, draft.op_id, draft.commit);
         let mut changes = commit.changes.clone();
@@ -67,7 +73,7 @@ impl Leader {
         set_stamps(&mut changes, epoch, sequence);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
         if grows && let Err(error) = self.check_room(&entry, cx.around.brick) {
-            // Of what cannot be read it is not known.
+            // Of blocks that cannot be read it is not known whether they have room.
             if !room::has_its_room(cx.around.brick, cx.at.ring, &entry.record.changes).unwrap_or(false) {
                 cx.out.branches.push("a record is refused for want of room");
                 return Ok(Appended::Refused(error));
@@ -81,13 +87,13 @@ impl Leader {
         }
         match taken {
             Ok(true) => {}
-            // There may have been room when it was asked for; or no file descriptor is free.
+            // There may have been room when it was checked. Or no file descriptor is free.
             Ok(false) | Err(Error::Unavailable { .. }) => {
                 cx.out.wants_room = true;
                 cx.out.branches.push("the leader's journal has no room");
                 return Ok(Appended::NoRoom);
             }
-            // Refused for what it is: nobody has it.
+            // The record itself was refused, and no replica has it.
             Err(error @ (Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. })) => {
                 return Ok(Appended::Refused(error));
             }
@@ -110,8 +116,8 @@ impl Leader {
         Ok(Appended::Made(sequence))
     }
 
-    /// R1: records follow each other in the epoch of a view that this replica leads. R4: while a member is away none is made.
-    /// L16: what is open on the fast lane is open in a view without absent members.
+    /// R1: records follow each other, in the epoch of a view that this replica leads. R4: no record is made while a
+    /// member is away. L16: shards are open for fast writes only in views that lack no replica.
     fn check_order(&self, cx: &Context, sequence: Sequence) -> Result<()> {
         let last = cx.around.brick.position(cx.at.ring, cx.at.own.partition).sequence;
         require(cx.at.leads(), "R1", || format!("a record in view {}, which another replica leads", cx.at.view.epoch))?;
@@ -124,7 +130,7 @@ impl Leader {
         })
     }
 
-    /// What a record leaves to be done later.
+    /// Notes work that a record leaves for later.
     fn note(&mut self, entry: &LogEntry, out: &mut Out) {
         for change in &entry.record.changes {
             match change {
@@ -137,7 +143,7 @@ impl Leader {
         }
     }
 
-    /// Something to collect.
+    /// Notes an orphan, or a data id whose shards are to be dropped.
     pub fn note_work(&mut self, key: &Key, value: &bytes::Bytes, out: &mut Out) {
         let (Some(place), Some(id)) = (key.prefix(), key.id()) else { return };
         match key.kind() {
@@ -152,7 +158,7 @@ impl Leader {
     }
 }
 
-/// A leader's record gives shards stamps of its own, whoever asked for it (rule 2).
+/// Gives the changed shards stamps of the leader's, whoever asked for the change (rule 2 of `docs/fast-lane.md`).
 fn set_stamps(changes: &mut [Change], epoch: Epoch, sequence: Sequence) {
     for change in changes {
         if let Some(record) = change.shard_record_mut() {

@@ -1,4 +1,4 @@
-//! A member that follows: takes the leader's records in order, and says how far it is.
+//! A follower: appends the leader's records in order, and tells the leader which it has.
 
 use crate::context::{Around, Context, SyncJob};
 use crate::fast::FastMember;
@@ -15,7 +15,7 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// A record that has arrived.
+/// A record that was received and is not appended yet.
 #[derive(Debug)]
 struct Arrived {
     entry: LogEntry,
@@ -24,7 +24,7 @@ struct Arrived {
     step: Option<HealStep>,
 }
 
-/// A sync that the leader asked for.
+/// A sync that the leader requested.
 #[derive(Debug)]
 struct Asked {
     ticket: u64,
@@ -32,27 +32,26 @@ struct Asked {
     shards: Vec<ShardId>,
 }
 
-/// See the module.
+/// A member that follows, or a learner.
 #[derive(Debug)]
 pub(crate) struct Follower {
     last: Sequence,
-    /// All members have on stable storage what comes up to here.
+    /// All members have the records up to this one on stable storage.
     pub stable: Sequence,
-    /// Records that came before those that they follow.
+    /// Records that were received before those that they follow.
     early: BTreeMap<Sequence, Arrived>,
-    /// The brick knows that there is no room for the next of them.
+    /// The brick knows that this replica has no room for its next record.
     starves: bool,
-    /// Syncs whose records have not all come yet.
+    /// Syncs that the leader requested and whose records have not all been received.
     waiting: Vec<Asked>,
-    /// Syncs that the host was asked for, with the leader's tickets; what an earlier life of the leader asked for counts
-    /// for nothing in this one.
+    /// Sync jobs of the host, with the tickets of the leader's requests. Those of an earlier leader are dropped.
     jobs: BTreeMap<u64, u64>,
     pub tickets: u64,
-    /// Once it has this record, what power cuts took is agreed on.
+    /// With this record, the members have reconciled what they lost in power cuts.
     settled: Option<Sequence>,
-    /// What the leader was told last that there is room for.
-    told_room: Option<Amount>,
-    /// What it does not have yet, if it learns.
+    /// The room that the leader was last told of.
+    reported_room: Option<Amount>,
+    /// What a learner has yet to be given.
     learning: Learning,
     fast: FastMember,
     proofs: Vec<Question>,
@@ -71,16 +70,16 @@ impl Follower {
             jobs,
             tickets: 0,
             settled: None,
-            told_room: None,
+            reported_room: None,
             learning: Learning::read(at, brick)?,
             fast: FastMember::read(at, brick)?,
             proofs: Vec::new(),
         })
     }
 
-    /// Whether the next record waits for room. Who has it lets others have their turn.
+    /// Tells the brick whether the next record waits for room. Replicas that have room then let this one go first.
     fn note_starving(&mut self, cx: &mut Context, starves: bool) {
-        // For who learns nobody waits.
+        // Nothing waits for a learner.
         let starves = starves && cx.at.view.has_member(cx.at.own.brick);
         if starves != self.starves {
             self.starves = starves;
@@ -89,14 +88,14 @@ impl Follower {
         }
     }
 
-    /// In a new view, or a new life of the leader: it says again what still counts.
+    /// Drops what an earlier leader, or an earlier process of the leader, has sent. What still counts is sent again.
     pub fn forget(&mut self, cx: &mut Context) {
         self.note_starving(cx, false);
         self.early.clear();
         self.waiting.clear();
         self.jobs.clear();
         self.settled = None;
-        self.told_room = None;
+        self.reported_room = None;
         self.learning.forget();
         self.fast.forget();
         self.proofs.clear();
@@ -114,7 +113,7 @@ impl Follower {
         match event {
             Event::Up { bricks } | Event::Down { bricks } if bricks.contains(&cx.at.view.leader) => self.forget(cx),
             Event::Room | Event::Tick if !self.is_idle() => self.take(cx)?,
-            Event::Tick => self.tell_new_room(cx),
+            Event::Tick => self.report_new_room(cx),
             Event::Stabilize => cx.send_member(cx.at.view.leader, Message::WantStable),
             Event::Synced { ticket, outcome } => {
                 outcome?;
@@ -151,7 +150,7 @@ impl Follower {
             Message::Append { entry, fresh, copied } => {
                 self.arrive(cx, Arrived { entry, fresh, copied, step: None })?;
             }
-            // Only one who learns is healed.
+            // Only a learner is healed.
             Message::Heal { .. } | Message::Restart { .. } if !cx.at.view.has_learner(cx.at.own.brick) => {}
             Message::Heal { entry, fresh, step } => {
                 self.arrive(cx, Arrived { entry, fresh, copied: false, step: Some(step) })?;
@@ -171,7 +170,7 @@ impl Follower {
             Message::Stable { sequence } => self.stable = self.stable.max(sequence),
             Message::Ask { term } => {
                 self.fast.hear(term);
-                self.tell_position(cx)?;
+                self.send_position(cx)?;
             }
             Message::Fetch { after } => answer_fetch(cx, from.brick, after)?,
             Message::ReadBlock { at: block } => {
@@ -195,7 +194,7 @@ impl Follower {
         Ok(())
     }
 
-    /// What it holds, for a leader that closes shards, answers a read, or proves that all hold the same.
+    /// Handles requests of a leader that closes shards, answers a read, or proves that all members are equal.
     fn asked(&mut self, cx: &mut Context, message: Message) -> Result<()> {
         match message {
             Message::ListFast { sequence, shards } => {
@@ -216,22 +215,26 @@ impl Follower {
     }
 
     fn room(&mut self, around: &Around) -> Amount {
-        *self.told_room.insert(around.brick.room_left())
+        *self.reported_room.insert(around.brick.room_left())
     }
 
-    /// The leader refuses what would not fit here, so nothing comes by which it could be told that there is room again.
-    fn tell_new_room(&mut self, cx: &mut Context) {
+    /// Tells the leader that there is more room, once it has doubled. The leader refuses what would not fit here, so no
+    /// record arrives whose answer could say so.
+    fn report_new_room(&mut self, cx: &mut Context) {
         let left = cx.around.brick.room_left();
-        if self.told_room.is_some_and(|told| left.bytes / 2 > told.bytes || left.files > told.files.saturating_mul(2)) {
+        if self
+            .reported_room
+            .is_some_and(|told| left.bytes / 2 > told.bytes || left.files > told.files.saturating_mul(2))
+        {
             let held = Message::Held { sequence: Sequence(0), room: self.room(cx.around) };
             cx.send_member(cx.at.view.leader, held);
             cx.out.branches.push("a member has room again");
         }
     }
 
-    fn tell_position(&mut self, cx: &mut Context) -> Result<()> {
+    fn send_position(&mut self, cx: &mut Context) -> Result<()> {
         if self.learning.record.is_some() && !cx.at.view.has_learner(cx.at.own.brick) {
-            return Err(Error::bug(format!("brick {} has not healed and is a member", cx.at.own.brick.text())));
+            return Err(Error::bug(format!("brick {} is a member before it has healed", cx.at.own.brick.text())));
         }
         let position = cx.around.brick.position(cx.at.ring, cx.at.own.partition);
         let (room, lost, heal) = (self.room(cx.around), cx.at.lost.clone(), self.learning.record.clone());
@@ -254,7 +257,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Its log goes on elsewhere, if the leader wants that. -> whether that is done.
+    /// Restarts the log behind the record that the leader named in `Restart`. Returns false if the journal has no room.
     fn begin_log(&mut self, cx: &mut Context) -> Result<bool> {
         let Some(sequence) = self.learning.restart else { return Ok(true) };
         let before = self.learning.record.clone();
@@ -273,7 +276,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// -> whether there was room for it.
+    /// Appends one record. Returns false if the journal has no room for it.
     fn take_one(&mut self, cx: &mut Context, sequence: Sequence, arrived: &Arrived) -> Result<bool> {
         let (brick, copied) = (cx.around.brick, arrived.copied);
         if self.learning.record.is_none() {
@@ -291,7 +294,7 @@ impl Follower {
             return Ok(false);
         }
         if own.ends {
-            // What power cuts took was healed with the rest.
+            // Blocks that power cuts took were healed with the rest.
             self.settled = Some(sequence);
             cx.out.branches.push("a learner has healed");
         }
@@ -300,7 +303,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// Answers what was asked of the record that it has just taken.
+    /// Answers proofs that name the record which was just appended.
     fn prove(&mut self, cx: &mut Context) -> Result<()> {
         let last = self.last;
         let mut due = self.proofs.extract_if(.., |question| question.sequence == last);
@@ -316,7 +319,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes what is next, as far as there is room.
+    /// Appends the records that follow, as long as the journal has room.
     fn take(&mut self, cx: &mut Context) -> Result<()> {
         if !self.begin_log(cx)? {
             return Ok(());
@@ -339,14 +342,16 @@ impl Follower {
                         self.last = sequence;
                         self.prove(cx)?;
                     }
-                    // It is taken when there is room; what there was when it was asked for another replica may have taken.
+                    // The record is appended once there is room. Another replica may have used the room that was
+                    // reported.
                     Ok(false) => {
                         cx.out.branches.push("a member's journal has no room");
                         cx.out.wants_room = true;
                         starves = true;
                         break;
                     }
-                    // The disk is full: that may last, and what others bring may be what empties it. Or no file descriptor is free.
+                    // The disk is full, which may last: records of other replicas may free room. Or no file descriptor
+                    // is free.
                     Err(Error::NoSpace { .. } | Error::Unavailable { .. }) => {
                         cx.out.wants_room = true;
                         break;
@@ -383,8 +388,9 @@ impl Follower {
     }
 }
 
-/// Puts a record into the brick's journal, its fresh blocks, or room for such, home before it. False: the journal is
-/// full, and has not taken it. To wait here would be for ever: a checkpoint asks this replica what may go.
+/// Appends a record to the brick's journal. Its fresh blocks are written to data files first, or room is reserved for
+/// them. Returns false if the journal is full. It does not wait for room: the checkpoint that makes room asks this
+/// replica what may be discarded.
 pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh], copied: bool) -> Result<bool> {
     for one in fresh {
         brick.write_fresh(ring, one.shard, one.first_block, &[&one.bytes])?;
@@ -397,8 +403,8 @@ pub(crate) fn append(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fre
     Ok(brick.append_now(entry, copied)?.is_some())
 }
 
-/// The same with a record that another replica has taken. The leader has asked for room before, but a quota may leave less
-/// than the file system says: then the reserve is given up for it.
+/// As `append`, for a record that another replica has appended. The leader has checked the room, but a quota may leave
+/// less than the file system reports: then the brick's reserve is used.
 fn append_taken(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh], copied: bool) -> Result<bool> {
     loop {
         match append(brick, ring, entry, fresh, copied) {
@@ -408,8 +414,8 @@ fn append_taken(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh], 
     }
 }
 
-/// The same with a record of another replica's journal, that of a full disk being no room either: it may last, but what others let go
-/// may be what empties it.
+/// As `append_taken`, for a record from another replica's journal. Returns false if the disk is full too: what other
+/// replicas delete may make room.
 pub(crate) fn append_if_room(brick: &Brick, ring: RingId, entry: &LogEntry, fresh: &[Fresh]) -> Result<bool> {
     match brick.takes_now(entry) {
         true => append_taken(brick, ring, entry, fresh, true),

@@ -1,20 +1,21 @@
-//! The numbers that a leader hands out, and its clock.
+//! The leader's numbers for new inodes, data ids and intents, and its clock.
 
 use crate::invariants::require;
 use hekate_brick::Brick;
 use hekate_proto::*;
 
-/// Numbers reserved by one record: so many creates need no record of their own for it.
+/// Numbers that one record reserves, so that 16,384 creates need one record more.
 const NUMBERS_AT_ONCE: u64 = 16_384;
-/// With less than this left, more are reserved.
+/// The leader reserves more when fewer than this are left.
 const NUMBERS_LOW: u64 = NUMBERS_AT_ONCE / 2;
-/// With less than this left, no op begins: those that have begun may draw some.
+/// No op begins when fewer than this are left: ops in flight may draw some.
 const NUMBERS_MIN: u64 = 1024;
-/// Bits of a number below the partition's tag: 2^40 inodes a partition.
+/// Bits of a number below the partition's tag: 2^40 numbers a partition.
 const COUNTER_BITS: u32 = 40;
 
-/// Numbers that no inode, data id or intent of this ring's partitions has had or will have: only those are handed out
-/// whose reservation is on stable storage of all members, or a power cut would have them handed out again.
+/// Allocates numbers that no inode, data id or intent of the ring had or will have. A number is handed out once its
+/// reservation is on stable storage of all members: otherwise the next leader could hand it out again after a power
+/// cut.
 #[derive(Debug, Clone)]
 pub struct Numbers {
     key: Key,
@@ -22,13 +23,18 @@ pub struct Numbers {
     next: u64,
     /// Numbers below this are reserved by a record.
     reserved: u64,
-    /// Numbers below this by one that is on stable storage.
+    /// Numbers below this are reserved by a record that is on stable storage of all members.
     safe: u64,
     time: Time,
 }
 
 impl Numbers {
-    /// Goes on from what a partition's brick holds. Numbers that an earlier leader had reserved are given up.
+    /// Continues after the reservation in the brick. Numbers that an earlier leader reserved and did not use are
+    /// skipped.
+    ///
+    /// # Errors
+    ///
+    /// The brick's error, or a decoding error of the partition's record.
     pub fn new(brick: &Brick, ring: RingId, number: PartitionNumber, count: u32) -> Result<Self> {
         let key = Key::partition(ring, number.first_position(count));
         let record = brick.get(&key)?.map(PartitionRecord::from_bytes).transpose()?;
@@ -36,7 +42,7 @@ impl Numbers {
         Ok(Self { key, tag: u64::from(count | number.0), next: reserved, reserved, safe: reserved, time: Time(0) })
     }
 
-    /// Records were taken from another member since: what they reserve was for an earlier leader to hand out.
+    /// Skips numbers that records from another member reserve: they were for an earlier leader.
     pub fn skip_reserved(&mut self, brick: &Brick) -> Result<()> {
         let record = brick.get(&self.key)?.map(PartitionRecord::from_bytes).transpose()?;
         let reserved = record.map_or(1, |record| record.numbers_reserved);
@@ -46,22 +52,22 @@ impl Numbers {
         Ok(())
     }
 
-    /// Tells this partition apart from the ring's others.
+    /// Distinguishes this partition from the others of the ring.
     pub fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// The next one. The tag in its high bits tells apart partition 3 of 16 from partition 3 of 32, so it stays unique
-    /// when partitions split.
+    /// The next number. The tag in its high bits distinguishes partition 3 of 16 from partition 3 of 32, so numbers
+    /// stay unique when partitions split.
     pub fn next(&mut self) -> u64 {
         self.next += 1;
         (self.tag << COUNTER_BITS) | (self.next - 1)
     }
 
-    /// The partition, of `count`, that handed out a number.
+    /// The partition, of `count`, that handed out a number. `None` if no such partition did.
     pub fn partition_of(number: u64, count: u32) -> Option<PartitionNumber> {
         let tag = (number >> COUNTER_BITS) as u32;
-        // Its ring had as many partitions as the tag's highest bit says; since then they may have doubled.
+        // The tag's highest bit is the number of partitions at that time. It may have doubled since.
         let then = 1u32.checked_shl(tag.checked_ilog2()?)?;
         (then <= count).then(|| PartitionNumber((tag - then) * (count / then)))
     }
@@ -77,12 +83,12 @@ impl Numbers {
         })
     }
 
-    /// Whether an op may begin.
+    /// True if enough numbers are left for an op to begin.
     pub fn has_room(&self) -> bool {
         self.next + NUMBERS_MIN <= self.safe
     }
 
-    /// What the next record says if numbers run low, and up to where it reserves them.
+    /// The reservation that the next record must carry, and its upper bound. `None` while enough numbers are left.
     pub fn reservation(&self) -> Option<(u64, Change)> {
         if self.next + NUMBERS_LOW <= self.reserved {
             return None;
@@ -92,17 +98,17 @@ impl Numbers {
         Some((upto, Change::Put { key: self.key.clone(), value }))
     }
 
-    /// A record reserves them.
+    /// A record that reserves the numbers below `upto` was made.
     pub fn reserved(&mut self, upto: u64) {
         self.reserved = self.reserved.max(upto);
     }
 
-    /// It is on stable storage of all members.
+    /// The record that reserves the numbers below `upto` is on stable storage of all members.
     pub fn made_safe(&mut self, upto: u64) {
         self.safe = self.safe.max(upto);
     }
 
-    /// The time of a change: the clock's, but never before that of an earlier change.
+    /// The time of a change: the clock's, but never earlier than that of the last change.
     pub fn time(&mut self, clock: Time) -> Time {
         self.time = self.time.max(clock);
         self.time
@@ -113,7 +119,7 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    /// Who has a mark of an op asks that partition whether it may go.
+    /// A partition that took a leg asks the partition that drives the op, which it finds by the intent's number.
     #[test]
     fn a_number_says_who_handed_it_out_also_when_partitions_have_doubled() {
         for (count, number) in [1, 4, 8].into_iter().flat_map(|count| (0..count).map(move |number| (count, number))) {

@@ -1,29 +1,29 @@
-//! How far a leader's log and fast lane are, for who looks in.
+//! The progress of a leader's log and fast lane, for reports.
 
 use crate::partition::{Partition, Role};
 use hekate_proto::*;
 
-/// See the module.
+/// The progress of a leader's log and fast lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogProgress {
     /// The last record.
     pub last: Sequence,
-    /// Every member has all records up to here, in memory,
+    /// Every member has all records up to this one in its journal, synced or not.
     pub settled: Sequence,
-    /// and on stable storage up to here.
+    /// Every member has all records up to this one on stable storage.
     pub stable: Sequence,
-    /// Records that each other member lacks; none: it is away.
+    /// The number of records that each other member lacks. `None` while it is not connected.
     pub lags: Vec<(BrickId, Option<u64>)>,
-    /// Shards that a session may write on the fast lane.
+    /// Shards that sessions have open for fast writes.
     pub open_shards: usize,
-    /// Fast writes to them that some member may lack.
+    /// Fast writes to these shards that some member may lack.
     pub unsettled_writes: usize,
-    /// Members that lose their power may lack fast writes.
+    /// The loose-writes marker is set: a member that loses power may lose fast writes.
     pub loose: bool,
 }
 
 impl Partition {
-    /// None: it does not lead.
+    /// The progress of this leader. `None` for a follower.
     pub fn progress(&self) -> Option<LogProgress> {
         let Role::Leader(leader) = &self.role else { return None };
         let lag = |(brick, member): (&BrickId, &crate::leader::Member)| {

@@ -1,31 +1,39 @@
-//! What a brick must keep of its journal: a record may go only once every member of its partition has it on stable
-//! storage, so that a member that a power cut robbed of its tail finds that tail in another's journal.
+//! Which part of a brick's journal is retained. A record is discarded once every member of its partition has it on
+//! stable storage: a member that loses the tail of its journal in a power cut then finds it in another member's.
 //!
-//! One for each brick, asked and told by its host, which
+//! The host has one [`Retention`] for each brick. It
 //!
-//! - makes it when it opens the brick, of which nothing may go from then on ([`Retention::of`]);
-//! - has it look at the journal now and then, and mark its end with each checkpoint ([`Retention::look`], [`Retention::mark_end`]);
-//! - while it waits, tells the partitions of [`Retention::behind`] [`Event::Stabilize`](crate::Event::Stabilize), and
-//!   retains from what [`Retention::advance`] answers.
+//! - makes it when it opens the brick, whose journal is retained in full from then on ([`Retention::of`]);
+//! - calls [`Retention::look`] regularly, and [`Retention::mark_end`] with each checkpoint;
+//! - while it waits, sends the partitions of [`Retention::behind`] the event
+//!   [`Event::Stabilize`](crate::Event::Stabilize), and has the brick retain its journal from where
+//!   [`Retention::advance`] returns.
 //!
-//! A journal has several marks: a record that some member has no room for yet keeps what is behind it, not what is before.
+//! A journal has several marks. A record that some member has no room for retains what follows it, not what precedes
+//! it.
 
 use hekate_brick::{Brick, ENDS_A_JOURNAL, Ends, LogPosition, Lsn};
 use hekate_proto::*;
 use std::collections::VecDeque;
 
-/// See the module.
+/// The marks of one brick's journal, and where it may be discarded up to.
 #[derive(Debug)]
 pub struct Retention {
     step: u64,
     free_to: Lsn,
-    /// Evenly spread over the journal, but for the newest, which follows its end.
+    /// Positions in the journal, oldest first, at least `step` bytes apart. Only the newest moves, with the journal's
+    /// end.
     marks: VecDeque<Ends>,
 }
 
 impl Retention {
-    /// Of a brick that has just been opened. A long journal is marked where it would have been: with one mark at its end
-    /// journals that are all full could wait for each other.
+    /// The retention of a brick that was just opened. A journal that is more than half full gets marks where it would
+    /// have got them while it grew: with a single mark at their ends, full journals of several bricks could wait for
+    /// each other.
+    ///
+    /// # Errors
+    ///
+    /// The brick's error if its status or journal cannot be read.
     pub fn of(brick: &Brick) -> Result<Self> {
         brick.retain_from(Lsn(0));
         let mut new = Self::new(brick.journal_bytes());
@@ -35,25 +43,25 @@ impl Retention {
         Ok(new)
     }
 
-    /// Of a journal of so many bytes, of which nothing may go yet.
+    /// The retention of a journal of so many bytes, which is retained in full.
     fn new(journal_bytes: u64) -> Self {
         Self { step: journal_bytes / ENDS_A_JOURNAL, free_to: Lsn(0), marks: VecDeque::new() }
     }
 
-    /// Marks where the journal was while it grew, however fast: with one mark at its end journals that are all full would
-    /// wait for each other for ever.
+    /// Takes over the marks that the brick set while its journal grew. The brick sets them itself, so that a journal
+    /// that grows fast has more than one.
     pub fn look(&mut self, brick: &Brick) {
         brick.take_passed_ends().into_iter().for_each(|ends| self.mark(ends));
     }
 
-    /// The same, and where it ends now.
+    /// Takes over the brick's marks, and marks the current end of the journal.
     pub fn mark_end(&mut self, brick: &Brick) {
         self.look(brick);
         self.mark(brick.ends());
     }
 
     fn mark(&mut self, ends: Ends) {
-        // What was passed while the end was marked may come after it.
+        // A mark that the brick set meanwhile may lie before the end that was marked last.
         if ends.0 <= self.marks.back().map_or(self.free_to, |(newest, _)| *newest) {
             return;
         }
@@ -64,13 +72,14 @@ impl Retention {
         }
     }
 
-    /// Whether something is kept that was marked.
+    /// True if the journal is retained from some mark on.
     pub fn is_waiting(&self) -> bool {
         !self.marks.is_empty()
     }
 
-    /// Partitions of which a marked record is not known to be on stable storage everywhere. `stable`: up to which record
-    /// that is known; `None` of a partition that is not here any more, and needs nothing.
+    /// Partitions with a marked record that is not known to be on stable storage of all members. `stable` returns the
+    /// last record for which that is known, or `None` for a partition that is not on this server any more and needs
+    /// nothing.
     pub fn behind(
         &self,
         stable: impl Fn(RingId, PartitionNumber) -> Option<Sequence>,
@@ -79,8 +88,8 @@ impl Retention {
         newest.iter().filter(|end| !is_stable(end, &stable)).map(|(ring, partition, _)| (*ring, *partition)).collect()
     }
 
-    /// Everything before this may go, once a checkpoint has covered it; none: no more than before. `stable`: see
-    /// [`Retention::behind`].
+    /// The position before which the journal may be discarded, once a checkpoint has covered it. `None` if it has not
+    /// moved. `stable`: see [`Retention::behind`].
     pub fn advance(&mut self, stable: impl Fn(RingId, PartitionNumber) -> Option<Sequence>) -> Option<Lsn> {
         let before = self.free_to;
         while self.marks.front().is_some_and(|(_, ends)| ends.iter().all(|end| is_stable(end, &stable))) {
@@ -153,7 +162,7 @@ mod tests {
         Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
     }
 
-    /// 150 records, three quarters of the journal.
+    /// Appends 150 records, which fill three quarters of the journal.
     fn fill(brick: &Brick) {
         let (ring, partition) = AT;
         for sequence in (1..=150).map(Sequence) {
@@ -165,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Marked at its end only, it would wait for others that wait for it.
+    /// With one mark at its end the journal would be retained until the last record is stable.
     #[test]
     fn of_a_long_journal_the_first_half_may_go_before_the_second() {
         let storage = MemoryStorage::new();

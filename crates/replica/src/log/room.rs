@@ -1,15 +1,19 @@
-//! Room for records: on every member before any of them takes one, so that no replica is ever without room for what
-//! another has.
+//! Room for records. The leader checks that every member has room for a record before any of them appends it, so that
+//! no replica lacks room for a record that another has.
 
 use crate::leader::{Leader, Member};
 use hekate_brick::{Amount, Brick, LogEntry};
 use hekate_proto::*;
 
-/// Blocks that a cut or a punch writes at most: those in which it begins and ends.
+/// Blocks that a truncate or a punch writes at most: the blocks in which its range begins and ends.
 const EDGE_BLOCKS: usize = 2;
 
 impl Leader {
-    /// On every member, before any of them takes it: no replica is ever without room for what another has.
+    /// Checks that every member has room for the record, besides the records that are in flight.
+    ///
+    /// # Errors
+    ///
+    /// `Error::NoSpace` with the brick that has no room; the brick's error if its room cannot be determined.
     pub fn check_room(&self, entry: &LogEntry, brick: &Brick) -> Result<()> {
         drop(brick.reserve(entry, true)?);
         let on_the_way = self.log.window.iter().fold(Amount::default(), |sum, (entry, _)| sum.plus(room_of(entry)));
@@ -21,20 +25,20 @@ impl Leader {
             None => Ok(()),
             Some((brick, Member { room, .. })) => {
                 let (brick, mib, files) = (brick.text(), room.bytes >> 20, room.files);
-                let what = format!("on brick {brick}: {mib} MiB, and {files} data files, may still be taken");
+                let what = format!("on brick {brick}: {mib} MiB and {files} data files are left");
                 Err(Error::NoSpace { what })
             }
         }
     }
 }
 
-/// What makes no file is not refused for want of files, however many are on the way.
+/// True if the member has room for all of it. A record that makes no file is not refused for want of files.
 fn has_room(member: &Member, on_the_way: Amount, needed: Amount) -> bool {
     let all = on_the_way.plus(needed);
     all.bytes <= member.room.bytes && (needed.files == 0 || all.files <= member.room.files)
 }
 
-/// Shards that a record writes to before it is journaled.
+/// Shards whose data files a record writes before it is journaled.
 pub(crate) fn fresh_shards(entry: &LogEntry) -> impl Iterator<Item = ShardId> {
     entry.record.changes.iter().filter_map(|change| match change {
         Change::FreshBlocks { shard, .. } | Change::ReserveBlocks { shard, .. } => Some(*shard),
@@ -42,7 +46,7 @@ pub(crate) fn fresh_shards(entry: &LogEntry) -> impl Iterator<Item = ShardId> {
     })
 }
 
-/// What a member needs for a record.
+/// The room that a member needs for a record.
 fn room_of(entry: &LogEntry) -> Amount {
     let blocks = |change: &Change| match change {
         Change::FreshBlocks { record, run, .. } => {
@@ -56,7 +60,7 @@ fn room_of(entry: &LogEntry) -> Amount {
     entry.need().plus(Amount { bytes: home, files: 0 })
 }
 
-/// Whether a change takes room: a full disk still deletes.
+/// True if the changes need room in the store. Changes that free room are accepted on a full disk.
 pub(crate) fn takes_room(changes: &[Change]) -> bool {
     let grows = |change: &Change| match change {
         Change::WriteBlocks { .. } | Change::FreshBlocks { .. } | Change::ReserveBlocks { .. } => true,
@@ -78,7 +82,7 @@ pub(crate) fn takes_room(changes: &[Change]) -> bool {
     changes.iter().any(grows) && (writes_more_than_edges || !changes.iter().any(frees))
 }
 
-/// Whether all that grows has its room already: blocks that have bytes, and fresh ones that room was made for.
+/// True if all that grows has its room already: blocks with bytes, and blocks that were reserved.
 pub(crate) fn has_its_room(brick: &Brick, ring: RingId, changes: &[Change]) -> Result<bool> {
     for change in changes {
         let has_room = match change {

@@ -1,5 +1,5 @@
-//! What waits for records to be settled (on every member), or stable (on stable storage of every member), and what happens
-//! then. Nothing is answered before all records that the answer depends on are settled.
+//! What waits until records are settled (every member has them) or stable (they are on stable storage of every member).
+//! A request is answered once all records that the answer depends on are settled.
 
 use crate::context::{Context, Out, Token};
 use crate::invariants::require;
@@ -9,52 +9,52 @@ use crate::message::{Address, Message, Outcome};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// What happens once a record is settled.
+/// What follows once a record is settled.
 #[derive(Debug)]
 pub(crate) enum Then {
     Answer(Token, Result<Reply>),
-    /// Legs of an op that follow what is in the log up to here.
+    /// Sends the legs of an op that depend on the log up to this record.
     SendLegs(IntentId, Sequence),
     EndLeg(Address, IntentId, u16, Result<Reply>),
     Ended(IntentId),
-    /// What its name leads to in another partition can not lose the name any more.
+    /// The new name is stable, so it is shown: a power cut cannot remove it and keep the inode in another partition.
     Named(IntentId, Reply),
     Forget(IntentId),
-    SayGone(Address, IntentId),
-    /// Numbers below this are safe, and all that was in the log before their reservation.
+    SendForget(Address, IntentId),
+    /// Numbers below this may be handed out, and clients may see all records before their reservation.
     Reserved(u64),
-    /// The members of the view are level: it may begin.
+    /// All members of the view have the same log: the view may begin.
     Open(Epoch),
-    /// Fast writes of this term that were loose are on stable storage of all members.
+    /// Loose fast writes of this term are on stable storage of all members.
     LooseSynced(u64),
 }
 
 impl Leader {
-    /// `then`, once the record is settled, or (`stable`) on stable storage of every member.
+    /// Schedules `then` for when the record is settled or, with `stable`, on stable storage of every member.
     pub fn when(&mut self, sequence: Sequence, stable: bool, then: Then) {
         self.log.after.push_back((sequence, stable, then));
     }
 
-    /// The answer of an op whose state was read just now.
+    /// Answers an op whose state was just read, once all records so far are settled.
     pub fn answer(&mut self, token: Token, reply: Result<Reply>) {
         self.when(self.log.last, false, Then::Answer(token, reply));
     }
 
-    /// What all members have is let out, and what waited for it goes on.
+    /// Handles all that has become settled, until nothing more follows from it.
     pub fn settle(&mut self, cx: &mut Context) -> Result<()> {
         loop {
-            self.go_on_closing(cx)?;
-            self.let_out(cx)?;
-            self.go_on_levelling(cx)?;
+            self.continue_closing(cx)?;
+            self.release_settled(cx)?;
+            self.continue_levelling(cx)?;
             if self.requests.take_retry() {
                 self.retry(cx)?;
-            } else if !self.make_durable(cx) && self.is_let_out(cx.at) {
+            } else if !self.make_durable(cx) && self.has_released_all(cx.at) {
                 return Ok(());
             }
         }
     }
 
-    fn let_out(&mut self, cx: &mut Context) -> Result<()> {
+    fn release_settled(&mut self, cx: &mut Context) -> Result<()> {
         let mut held = self.members.values().map(|member| member.held).min();
         if is_planted(Bug::AnsweredBeforeReplication) {
             held = None;
@@ -66,7 +66,7 @@ impl Leader {
         while self.log.window.front().is_some_and(|(entry, _)| entry.record.sequence <= self.log.settled) {
             self.log.window.pop_front();
         }
-        while let Some(next) = self.log.after.iter().position(|waits| self.may_go(cx.at, waits)) {
+        while let Some(next) = self.log.after.iter().position(|waits| self.may_follow(cx.at, waits)) {
             let Some((sequence, stable, then)) = self.log.after.remove(next) else { break };
             require(sequence <= self.log.settled, "R2", || {
                 format!("record {sequence} is to be acknowledged, settled is {}", self.log.settled)
@@ -79,25 +79,25 @@ impl Leader {
         Ok(())
     }
 
-    /// Nothing that is settled waits any more.
-    fn is_let_out(&self, at: &Membership) -> bool {
+    /// True if nothing waits that is settled.
+    fn has_released_all(&self, at: &Membership) -> bool {
         let held = self.members.values().map(|member| member.held).min().unwrap_or(self.log.last);
-        self.log.settled >= held.min(self.log.last) && !self.log.after.iter().any(|waits| self.may_go(at, waits))
+        self.log.settled >= held.min(self.log.last) && !self.log.after.iter().any(|waits| self.may_follow(at, waits))
     }
 
-    /// What all members of a view have that has not begun may not be what counts: if it never begins, others may lead without
-    /// it. So nobody is told before (rule 15).
-    fn may_go(&self, at: &Membership, (sequence, _, then): &(Sequence, bool, Then)) -> bool {
+    /// True if the step may follow. In a view that has not begun nothing is acknowledged, though all its members have
+    /// it: if the view never begins, others may lead without these records (rule 15 of `docs/fast-lane.md`).
+    fn may_follow(&self, at: &Membership, (sequence, _, then): &(Sequence, bool, Then)) -> bool {
         *sequence <= self.log.settled
             && (at.view.opened || matches!(then, Then::Open(_)) || is_planted(Bug::AnsweredBeforeOpening))
     }
 
-    /// Whether every member has all records.
+    /// True if every member has all records.
     pub fn is_settled(&self) -> bool {
         self.log.settled >= self.log.last
     }
 
-    /// Changes that some member may lack, newest last.
+    /// Changes of records that some member may lack, newest last.
     pub fn unsettled(&self) -> impl Iterator<Item = &Change> {
         self.log.window.iter().flat_map(|(entry, _)| &entry.record.changes)
     }
@@ -115,12 +115,12 @@ impl Leader {
             }
             Then::Ended(intent) => self.op_ended(cx, intent),
             Then::Named(intent, reply) => self.named(cx, intent, reply),
-            Then::Forget(intent) => self.tell_forget(cx, intent),
+            Then::Forget(intent) => self.send_forget(cx, intent),
             Then::Reserved(upto) => {
                 self.numbers.made_safe(upto);
                 self.requests.retry();
             }
-            Then::SayGone(to, intent) => cx.send(to, Message::Forget { intent }),
+            Then::SendForget(to, intent) => cx.send(to, Message::Forget { intent }),
             Then::Open(epoch) if epoch == cx.at.view.epoch && !cx.at.view.opened => {
                 require(self.all_present() && self.is_settled(), "R3", || {
                     format!("view {epoch} is to open, and members lack {:?}", self.waits_for())

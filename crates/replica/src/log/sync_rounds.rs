@@ -1,4 +1,4 @@
-//! Rounds: everything up to a record, and some shards, on stable storage of all members.
+//! Sync rounds: a round puts all records up to one, and some shards, on stable storage of all members.
 
 use crate::context::{Context, SyncJob, Token};
 use crate::leader::Leader;
@@ -8,24 +8,27 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
-/// Everything that is settled put on stable storage of all members.
+/// A sync that was requested from all members and has not ended on all.
 #[derive(Debug)]
 pub(crate) struct Round {
     pub missing: BTreeSet<BrickId>,
     pub sequence: Sequence,
     pub shards: Vec<ShardId>,
     pub then: Vec<Then>,
-    /// Only the leader's own stable storage, and who is answered then.
+    /// For a round of the leader alone: the request and its answer.
     pub alone: Option<(Token, Result<Reply>)>,
 }
 
-/// Records that some member lacks, with which a leader still answers alone.
+/// Records that some member may lack, above which the leader does not answer alone any more.
 const EARLY_MAX: usize = 128;
 
 impl Leader {
-    /// What every member has, and no more: one whose journal is full takes nothing before what it has is stable. Members
-    /// ask again and again; what is known is said again, what is under way is not begun again. A sync of shards is no help:
-    /// it waits for room in journals that wait for this. Nor is one of a record that some member has no room for.
+    /// Begins a round for all records that every member has. Members ask repeatedly: if the records are known to be
+    /// stable the answer is repeated, and a round that is under way is not begun again.
+    ///
+    /// The round has neither shards nor later records. A member with a full journal appends nothing until its records
+    /// are stable; a sync of shards would wait for room in such journals, and a later record is one that some member
+    /// may have no room for.
     pub fn stabilize(&mut self, cx: &mut Context, asked_by: BrickId) {
         let upto = self.log.settled.min(self.log.last);
         if upto <= self.log.stable {
@@ -37,7 +40,7 @@ impl Leader {
         }
     }
 
-    /// Begins to put everything up to a record, and these shards, on stable storage of all members.
+    /// Begins a round for all records up to `sequence` and these shards. `then` follows once all members have synced.
     pub fn round(&mut self, cx: &mut Context, sequence: Sequence, shards: Vec<ShardId>, then: Vec<Then>) {
         let ticket = self.log.next_ticket();
         let shards = if is_planted(Bug::SyncWithoutShards) { Vec::new() } else { shards };
@@ -49,7 +52,7 @@ impl Leader {
         self.log.rounds.insert(ticket, Round { missing, sequence, shards, then, alone: None });
     }
 
-    /// What this leader has, on its own stable storage, for who takes that for enough (modes `async` and `bypass`).
+    /// Begins a sync of the leader alone, for volumes of the modes `async` and `bypass`, which ask for no more.
     pub fn round_alone(&mut self, cx: &mut Context, shards: Vec<ShardId>, answer: (Token, Result<Reply>)) {
         let ticket = self.log.next_ticket();
         cx.out.syncs.push(SyncJob { replica: cx.at.own, ticket, shards: shards.clone() });
@@ -57,7 +60,7 @@ impl Leader {
         self.log.rounds.insert(ticket, Round { missing, sequence, shards, then: Vec::new(), alone: Some(answer) });
     }
 
-    /// Whether the others are near enough for the leader to answer alone.
+    /// True if the members are so few records behind that the leader may answer alone.
     pub fn may_be_early(&self) -> bool {
         self.log.window.len() < EARLY_MAX
     }
@@ -70,7 +73,7 @@ impl Leader {
         }
     }
 
-    /// What was asked of those who are members no more is asked of nobody.
+    /// Removes replicas that are no members any more from all rounds.
     pub fn ask_members_only(&mut self, cx: &mut Context) {
         for round in self.log.rounds.values_mut() {
             round.missing.retain(|brick| cx.at.view.has_member(*brick));
@@ -94,7 +97,7 @@ impl Leader {
         round.then.into_iter().for_each(|then| self.log.after.push_back((sequence, false, then)));
     }
 
-    /// A member that came back is asked again for the syncs that it owes.
+    /// Repeats the syncs that a member owes, after it came back.
     pub fn sync_again(&self, cx: &mut Context, brick: BrickId) {
         for (ticket, round) in self.log.rounds.iter().filter(|(_, round)| round.missing.contains(&brick)) {
             let (ticket, sequence, shards) = (*ticket, round.sequence, round.shards.clone());

@@ -222,7 +222,7 @@ impl Leader {
             .unwrap_or_default();
         cx.out.answers.extend(tokens.into_iter().map(|token| (token, Ok(reply.clone()))));
         self.release(intent);
-        self.tell_forget(cx, intent);
+        self.send_forget(cx, intent);
     }
 
     fn stall(&mut self, intent: IntentId) {
@@ -344,7 +344,7 @@ impl Leader {
         match std::mem::replace(&mut driven.stage, Stage::Ending) {
             Stage::Undoing(undone) => return self.end_undone(intent, undone),
             _ if self.is_marked_elsewhere(cx, intent) => self.when(self.log.last(), true, Then::Forget(intent)),
-            _ => self.tell_forget(cx, intent),
+            _ => self.send_forget(cx, intent),
         }
         self.release(intent);
     }

@@ -47,7 +47,7 @@ impl Leader {
     }
 
     /// The op is over: who took its legs may forget them.
-    pub fn tell_forget(&mut self, cx: &mut Context, intent: IntentId) {
+    pub fn send_forget(&mut self, cx: &mut Context, intent: IntentId) {
         let Some(driven) = self.transactions.driven.remove(&intent) else { return };
         for partition in driven.marked {
             if let Some(to) = cx.leader_of(partition) {
@@ -61,7 +61,7 @@ impl Leader {
         let known = self.transactions.driven.contains_key(&intent) || !self.takes_legs();
         if !known && cx.around.brick.get(&self.intent_key(cx.at, intent))?.is_none() {
             let elsewhere = !cx.has_same_bricks(from.partition);
-            self.when(self.log.last(), elsewhere, Then::SayGone(from, intent));
+            self.when(self.log.last(), elsewhere, Then::SendForget(from, intent));
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! In a new view whose log has no record yet, since a machine restarted or a disk was mounted anew: the leader compares
-//! what the members hold with what it holds, at the same record, before anything is served.
+//! Comparison of the members' data in a view that began without memory, while its log has no record yet: a machine
+//! restarted, or a disk was mounted anew. All members hold the same records, and no client is served before the end.
 //!
-//! One pass over the partition's entries in the order of the index, some at a time: the members answer with a digest of
-//! the same portion, and list it only if that differs. With equal logs a difference is damage. What few entries differ
-//! the members take from the leader, whose copy answered until then, in one record; the operator is told. More, or
-//! shards, is another kind of damage, and the partition is not served.
+//! The leader passes once over the partition's entries in the order of the index, a portion at a time. Each member
+//! answers with a digest of the portion, and lists its entries only if the digest differs. With equal logs a difference
+//! is damage. A few entries are overwritten on the members with the leader's, as clients read those until now, and the
+//! operator is notified. More entries, or shards, are another kind of damage, and the partition is not served.
 
 use crate::context::Context;
 use crate::leader::Leader;
@@ -19,36 +19,36 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Entries of a portion.
 const AT_ONCE: usize = 2048;
-/// Entries that a member lists of a portion; one that has more has something else altogether.
+/// Entries of a portion that a member lists at most. A member with more differs too much to be mended.
 pub(crate) const LISTED_MAX: usize = 4 * AT_ONCE;
-/// What members take from the leader: what fits one record with room.
+/// Entries that the members take from the leader at most, and their bytes. They fit one record with room to spare.
 const TAKEN_MAX: usize = 256;
 const TAKEN_BYTES_MAX: usize = 2 << 20;
 
-/// How far the leader is.
+/// The state of a comparison.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Comparison {
-    /// What is compared now, none once all was.
+    /// The portion that is compared now. `None` once all were.
     portion: Option<Portion>,
     own: (u128, u64),
-    /// Members that have not answered for it.
+    /// Members that have not answered for this portion.
     missing: BTreeSet<BrickId>,
     /// Entries compared so far.
     pub entries: u64,
-    /// What members take from the leader,
+    /// Changes that make the members' entries equal to the leader's.
     changes: BTreeMap<Key, Change>,
-    /// and which.
+    /// Members that held other entries.
     differing: BTreeSet<BrickId>,
 }
 
 impl Leader {
-    /// Whether the view began without memory and nothing was done in it yet.
-    pub fn is_to_compare(&self, cx: &Context) -> bool {
+    /// True if the view began without memory and has no record yet.
+    pub fn must_compare(&self, cx: &Context) -> bool {
         let own = cx.around.brick.position(cx.at.ring, cx.at.own.partition);
         cx.at.view.forgetful && !self.members.is_empty() && own.sequence > Sequence(0) && own.epoch < cx.at.view.epoch
     }
 
-    /// Once all members have all records. None is made until the end.
+    /// Begins the comparison. All members have all records, and none is made until the comparison has ended.
     pub fn begin_comparison(&mut self, cx: &mut Context) -> Result<()> {
         cx.out.branches.push("levelling: replicas are compared");
         let (missing, changes, differing) = Default::default();
@@ -59,7 +59,7 @@ impl Leader {
         Ok(())
     }
 
-    /// If this portion is compared now; an answer may be to an earlier question.
+    /// The comparison, if it is at this portion: an answer may belong to an earlier one.
     fn comparing(&mut self, portion: &Portion) -> Option<&mut Comparison> {
         let Phase::Comparing(comparison) = &mut self.start.phase else { return None };
         (comparison.portion.as_ref() == Some(portion)).then_some(comparison)
@@ -80,26 +80,27 @@ impl Leader {
     pub fn listed(&mut self, cx: &mut Context, brick: BrickId, portion: Portion, theirs: Vec<Hashed>) -> Result<()> {
         let Some(comparison) = self.comparing(&portion) else { return Ok(()) };
         cx.out.branches.push("levelling: replicas differ");
-        comparison.take_over(cx.at, brick, &portion, theirs, cx.around.brick)?;
+        comparison.take_leaders_entries(cx.at, brick, &portion, theirs, cx.around.brick)?;
         comparison.answered(cx, brick)
     }
 
-    /// Entries so far, while it lasts.
+    /// Entries compared so far. `None` while nothing is compared.
     pub fn compared_entries(&self) -> Option<u64> {
         let Phase::Comparing(comparison) = &self.start.phase else { return None };
         Some(comparison.entries)
     }
 
-    /// With the record that ends it the view is not new any more. Without room for it: a little later.
+    /// Ends the comparison with a record, so that the view is not compared again. Without room in the journal it is
+    /// tried again with the next tick.
     pub fn end_comparison(&mut self, cx: &mut Context) -> Result<()> {
         let Phase::Comparing(comparison) = &mut self.start.phase else { return Ok(()) };
         if comparison.portion.is_some() {
             return Ok(());
         }
-        let (changes, told) = (comparison.changes.values().cloned().collect(), comparison.tell(cx.at));
+        let (changes, note) = (comparison.changes.values().cloned().collect(), comparison.note(cx.at));
         match self.append_own(cx, Commit { changes, ..Commit::default() })? {
             Appended::Made(_) => {
-                cx.out.notes.extend(told);
+                cx.out.notes.extend(note);
                 self.start.phase = Phase::Feeding;
                 Ok(())
             }
@@ -110,7 +111,7 @@ impl Leader {
 }
 
 impl Comparison {
-    /// Reads a portion and asks the members for the same: entries from here on, or, without that, the shards.
+    /// Reads a portion and asks the members for the same: the entries from `from` on, or the shards if that is `None`.
     fn ask(&mut self, cx: &mut Context, from: Option<Key>) -> Result<()> {
         let portion = match from {
             Some(from) => {
@@ -135,7 +136,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// When the last has answered it goes on: objects, work, shards.
+    /// Goes on to the next portion once all members have answered: objects, then work, then shards.
     fn answered(&mut self, cx: &mut Context, brick: BrickId) -> Result<()> {
         self.missing.remove(&brick);
         if !self.missing.is_empty() {
@@ -151,8 +152,8 @@ impl Comparison {
         }
     }
 
-    /// What a member holds otherwise is to be as it is here.
-    fn take_over(
+    /// Collects the changes that make a member's portion equal to the leader's.
+    fn take_leaders_entries(
         &mut self,
         at: &Membership,
         brick: BrickId,
@@ -180,13 +181,14 @@ impl Comparison {
         if is_too_much { Err(differ(at, brick, "many entries")) } else { Ok(()) }
     }
 
-    /// For the operator: what was found, if anything was.
-    fn tell(&self, at: &Membership) -> Option<String> {
+    /// The note for the operator, if something differed.
+    fn note(&self, at: &Membership) -> Option<String> {
         let first = self.changes.keys().next()?;
         let bricks: Vec<String> = self.differing.iter().map(|brick| brick.text()).collect();
         Some(format!(
-            "partition {} of ring {}: {} entries on brick {} were not as on brick {}, which leads, though their logs are \
-             equal; they are now as there. The first is {first:?}. Is that disk sound? `hekate brick scrub` reads all of it",
+            "partition {} of ring {}: {} entries on brick {} differed from those on brick {}, which leads, though \
+             their logs are equal. They were replaced by the leader's; the first is {first:?}. Check that disk: \
+             `hekate brick scrub` reads all of it",
             at.own.partition,
             at.ring,
             self.changes.len(),
@@ -199,9 +201,9 @@ impl Comparison {
 fn differ(at: &Membership, brick: BrickId, what: &str) -> Error {
     Error::Damaged {
         what: format!(
-            "partition {} of ring {}: brick {} and brick {}, which leads, differ in {what} though their logs are equal; \
-             was one restored from an old copy? Nothing of it is served. With the servers stopped, `hekate debug compare` \
-             names what differs and `hekate brick export` gets the files out of either",
+            "partition {} of ring {}: brick {} and brick {}, which leads, differ in {what} though their logs are \
+             equal. One of them may be an old copy. The partition is not served. With the servers stopped, `hekate \
+             debug compare` names what differs and `hekate brick export` copies the files out of either",
             at.own.partition,
             at.ring,
             brick.text(),
@@ -210,7 +212,7 @@ fn differ(at: &Membership, brick: BrickId, what: &str) -> Error {
     }
 }
 
-/// The sum of a portion's hashes, and how many there are.
+/// The sum of the hashes of a portion's entries, and their number.
 pub(crate) fn digest(at: &Membership, brick: &Brick, portion: &Portion) -> Result<(u128, u64)> {
     let (mut from, to) = match portion {
         Portion::Entries { from, to } => (from.clone(), to),
@@ -229,7 +231,7 @@ pub(crate) fn digest(at: &Membership, brick: &Brick, portion: &Portion) -> Resul
     Ok(total)
 }
 
-/// What a member lists of a portion that differs.
+/// The entries of a portion, for a leader whose digest differs.
 pub(crate) fn list(at: &Membership, brick: &Brick, portion: &Portion) -> Result<Vec<Hashed>> {
     let found = hashes(brick, portion)?;
     if found.len() > LISTED_MAX {
@@ -238,7 +240,7 @@ pub(crate) fn list(at: &Membership, brick: &Brick, portion: &Portion) -> Result<
     Ok(found.into_iter().map(|(key, hash)| Hashed { key, hash }).collect())
 }
 
-/// A portion's entries, one more than the limit at most.
+/// The hashes of a portion's entries, `LISTED_MAX + 1` at most.
 pub(crate) fn hashes(brick: &Brick, portion: &Portion) -> Result<Vec<(Key, u128)>> {
     let Portion::Entries { from, to } = portion else { return Ok(Vec::new()) };
     let (mut found, mut from) = (Vec::new(), from.clone());

@@ -1,4 +1,5 @@
-//! Records that a member lacks, or the leader, from the journal of one that has them; and what becomes of who cannot be given them.
+//! Records that a member or the leader lacks are read from the journal of a replica that has them. A member that cannot
+//! be sent them becomes a learner.
 
 use crate::context::Context;
 use crate::leader::Leader;
@@ -10,7 +11,7 @@ use hekate_brick::{Brick, LogPosition, Since, block_checksum};
 use hekate_proto::*;
 
 impl Leader {
-    /// A member lacks what comes after this.
+    /// Sends a member the records after `after`.
     pub fn feed(&mut self, cx: &mut Context, brick: BrickId, after: Sequence) -> Result<()> {
         if let Some(member) = self.members.get_mut(&brick) {
             member.held = after;
@@ -25,8 +26,8 @@ impl Leader {
             }
             Copies::GivenBack => has_lost_records(cx.at, brick, after).to_string(),
             Copies::Hidden(place) => format!(
-                "partition {} of ring {}: brick {} lacks records after {after}, and {place} of brick {}, which has them, is damaged: \
-                 it is compared instead",
+                "partition {} of ring {}: brick {} lacks records after {after}, and {place} of brick {}, which has \
+                 them, is damaged. The former becomes a learner and is compared",
                 cx.at.own.partition,
                 cx.at.ring,
                 brick.text(),
@@ -40,12 +41,12 @@ impl Leader {
         Ok(())
     }
 
-    /// Members that take no records any more.
+    /// Members that cannot append records any more.
     pub fn failed_members(&self) -> Vec<BrickId> {
         self.members.iter().filter(|(_, member)| member.failed).map(|(brick, _)| *brick).collect()
     }
 
-    /// Members that are to learn from this leader, who cannot give them the records that they lack.
+    /// Members that are to be learners, since the leader cannot send them the records that they lack.
     pub fn unfed_members(&self) -> Vec<BrickId> {
         self.members.iter().filter(|(_, member)| member.unfed).map(|(brick, _)| *brick).collect()
     }
@@ -54,22 +55,24 @@ impl Leader {
         matches!(self.start.phase, Phase::Fetching { from, .. } if from == brick)
     }
 
-    /// Asks who has more than this leader for that, the one with most first; if none of them can give it, the best one is to lead.
+    /// Asks a member for the records that this leader lacks, the member with the longest log first. If no member can
+    /// send them, the member with the longest log is to lead.
     pub fn fetch(&mut self, cx: &mut Context, own: LogPosition, best: BrickId) {
-        let mute = match &mut self.start.phase {
-            Phase::Fetching { mute, .. } => std::mem::take(mute),
+        let unreadable = match &mut self.start.phase {
+            Phase::Fetching { unreadable, .. } => std::mem::take(unreadable),
             _ => Vec::new(),
         };
         let more = self.members.iter().filter_map(|(brick, member)| Some((member.position?, *brick)));
-        let from = more.filter(|(position, brick)| *position > own && !mute.contains(brick)).max();
+        let from = more.filter(|(position, brick)| *position > own && !unreadable.contains(brick)).max();
         if let Some((_, from)) = from {
             cx.out.branches.push("levelling: the leader fetches");
-            self.start.phase = Phase::Fetching { from, mute };
+            self.start.phase = Phase::Fetching { from, unreadable };
             return cx.send_member(from, Message::Fetch { after: own.sequence });
         }
         cx.out.branches.push("levelling: another one is to lead");
         cx.out.notes.push(format!(
-            "partition {} of ring {}: brick {} lacks records after {}, and where brick {} has them its journal is damaged: that is to lead",
+            "partition {} of ring {}: brick {}, which leads, lacks records after {}, and the journal of brick {}, \
+             which has them, is damaged there. The latter is to lead",
             cx.at.own.partition,
             cx.at.ring,
             cx.at.own.brick.text(),
@@ -80,17 +83,17 @@ impl Leader {
     }
 }
 
-/// What became of records that another one lacks.
+/// The result of reading records that another replica lacks from this brick's journal.
 enum Copies {
     Sent,
-    /// The journal no longer has them: nobody gives back what another lacks.
+    /// The journal has discarded them: all members had them on stable storage.
     GivenBack,
-    /// Something here, file and offset, is damaged, and hides them.
+    /// Damage at this place (file and offset) hides them.
     Hidden(String),
 }
 
-/// Sends the records after one, with the fresh blocks that are still as they say: what was written over them since comes with a later
-/// record, what a power cut took is settled afterwards.
+/// Sends the records after `after`, with those of their fresh blocks whose checksums still match. A block that was
+/// overwritten since comes with a later record. A block that a power cut took is reconciled afterwards.
 fn send_copies(cx: &mut Context, to: BrickId, after: Sequence) -> Result<Copies> {
     let records = match cx.around.brick.records_since(cx.at.ring, cx.at.own.partition, after)? {
         Since::All(records) => records,
@@ -110,7 +113,7 @@ fn send_copies(cx: &mut Context, to: BrickId, after: Sequence) -> Result<Copies>
     Ok(Copies::Sent)
 }
 
-/// A leader lacks what comes after this.
+/// Answers a leader that lacks the records after `after`.
 pub(crate) fn answer_fetch(cx: &mut Context, leader: BrickId, after: Sequence) -> Result<()> {
     let end = match send_copies(cx, leader, after)? {
         Copies::Sent => Message::FetchEnd { after },
@@ -119,8 +122,8 @@ pub(crate) fn answer_fetch(cx: &mut Context, leader: BrickId, after: Sequence) -
         }
         Copies::Hidden(place) => {
             cx.out.notes.push(format!(
-                "partition {} of ring {}: brick {}, which leads, lacks records after {after}, and {place} of brick {}, which has them, is \
-                 damaged",
+                "partition {} of ring {}: brick {}, which leads, lacks records after {after}, and {place} of brick {}, \
+                 which has them, is damaged",
                 cx.at.own.partition,
                 cx.at.ring,
                 leader.text(),
@@ -133,18 +136,19 @@ pub(crate) fn answer_fetch(cx: &mut Context, leader: BrickId, after: Sequence) -
     Ok(())
 }
 
-/// A brick that lacks what another no longer has in its journal has lost what it had told to be on stable storage.
+/// The error for a brick that lacks records which other journals have discarded: it has lost records that it had
+/// acknowledged as being on stable storage.
 pub(crate) fn has_lost_records(at: &Membership, brick: BrickId, after: Sequence) -> Error {
     let (number, ring, brick) = (at.own.partition, at.ring, brick.text());
     Error::Damaged {
         what: format!(
-            "brick {brick} has lost records of partition {number} of ring {ring} after {after} that were on stable storage, and others no \
-             longer have them in their journals; is its disk damaged, or an old copy?"
+            "brick {brick} has lost records of partition {number} of ring {ring} after {after} that were on stable \
+             storage, and no other journal has them any more. Check whether its disk is damaged or an old copy"
         ),
     }
 }
 
-/// What of a record's fresh blocks is still as it says, in runs.
+/// The fresh blocks of a record whose checksums still match, as runs of adjacent blocks.
 pub(crate) fn fresh_of(brick: &Brick, record: &Record) -> Result<Vec<Fresh>> {
     let mut found = Vec::new();
     for change in &record.changes {

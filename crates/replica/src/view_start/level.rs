@@ -1,8 +1,9 @@
-//! Before a leader serves: it asks every member where its log ends, brings all to the longest, lets them agree on the
-//! blocks that power cuts took, and undoes or finishes ops that a crash cut short.
+//! What a leader does before it serves: it asks every member for the end of its log, brings all to the longest one, has
+//! them reconcile the blocks that power cuts took, and undoes or finishes ops that a crash interrupted.
 //!
-//! The member with the greatest (epoch, sequence) has everything that was acknowledged. A journal is given back only up
-//! to what all members have on stable storage, so what one lacks another still has, unless its journal has rotted (`feed.rs`).
+//! The member with the greatest (epoch, sequence) has everything that was acknowledged. Journals are discarded only up
+//! to what all members have on stable storage, so another member has the records that one lacks, unless its journal is
+//! damaged (`feed.rs`).
 
 use crate::context::{Around, Context};
 use crate::invariants::require;
@@ -20,51 +21,52 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Entries of one scan.
+/// Entries that one scan of the index returns at most.
 const SCAN_AT_ONCE: usize = 512;
 
-/// Writes that one record forgets.
-const DOUBTED_AT_ONCE: usize = 1024;
+/// Session slots that one record clears. Each takes some 100 bytes, so the record stays small.
+const FORGOTTEN_AT_ONCE: usize = 1024;
 
-/// How far a leader is.
+/// The phases between the start of a view and serving.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It was not started.
+    /// The leader was not started.
     #[default]
     Silent,
-    /// It asks the members for their positions.
+    /// The leader asks the members for the ends of their logs.
     Asking,
-    /// It takes the records that it lacks from another member; those are gathered as they come.
+    /// The leader reads the records that it lacks from a member, and appends each as it arrives.
     Fetching {
         from: BrickId,
-        /// Who cannot give them.
-        mute: Vec<BrickId>,
+        /// Members whose journals are damaged where those records are.
+        unreadable: Vec<BrickId>,
     },
-    /// It lacks records that this member has and cannot give it: that is to lead.
+    /// Only this member has some of the records, and cannot send them: it is to lead.
     Yielding {
         to: BrickId,
     },
-    /// The members take the records that they lack.
+    /// The leader sends the members the records that they lack.
     Feeding,
-    /// They have them; the view has yet to begin. No record is made before that: a view that did not begin leaves nothing.
+    /// All members have all records, and the view is about to open. No record is made before it has: a view that does
+    /// not begin leaves nothing behind.
     Opening,
-    /// The members hold the same records; what they hold is compared.
+    /// All members have the same records, and the leader compares their data with its own.
     Comparing(Box<Comparison>),
-    /// The members agree on blocks that power cuts took: of each its content, as far as it is known.
+    /// The members reconcile the blocks that power cuts took.
     Settling {
         blocks: BTreeMap<BlockAt, Lost>,
     },
-    /// Ops that a crash cut short are undone or finished; legs of others are taken.
+    /// Ops that a crash interrupted are undone or finished. Legs of other partitions are taken.
     Recovering,
     Serving,
 }
 
-/// A block that some members lost.
+/// A lost block.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
-    /// Members that lost it.
+    /// Members that lost the block.
     by: BTreeSet<BrickId>,
-    /// Who was asked for it.
+    /// The block was read, or requested from a member.
     asked: bool,
 }
 
@@ -73,21 +75,21 @@ impl Leader {
         self.start.phase == Phase::Serving
     }
 
-    /// Whether legs of other partitions' ops are taken.
+    /// True if legs of other partitions' ops are taken.
     pub fn takes_legs(&self) -> bool {
         matches!(self.start.phase, Phase::Serving | Phase::Recovering)
     }
 
-    /// In a new life, or a new view.
+    /// Begins the view, after the replica started or its view changed.
     pub fn begin(&mut self, cx: &mut Context) -> Result<()> {
         self.start.phase = Phase::Asking;
-        // A member may have lost what it held.
+        // A member may have lost what it held in the last view.
         self.log.restart();
         self.start.lost_on = cx.at.lost.iter().map(|block| (*block, BTreeSet::from([cx.at.own.brick]))).collect();
         self.members = cx.at.others().map(|brick| (brick, Member::default())).collect();
         self.healing.restart(cx.at.learners());
         self.start.may_open = false;
-        // The note of a file says that its times are to be renewed.
+        // Files with a writing marker get new times before the leader serves.
         self.times.forget();
         self.begin_fast_lane(cx)?;
         self.ask_members_only(cx);
@@ -95,14 +97,14 @@ impl Leader {
         self.decide(cx)
     }
 
-    /// Also now and then: who has not answered is asked again.
+    /// Asks members and learners that have not answered for the ends of their logs. Repeated with each tick.
     pub fn ask_positions(&self, cx: &mut Context) {
         let away = self.members.iter().filter(|(_, member)| member.position.is_none()).map(|(brick, _)| *brick);
         let unheard = self.healing.unheard();
         away.chain(unheard).for_each(|brick| cx.send_member(brick, Message::Ask { term: self.fast.term }));
     }
 
-    /// The view has begun.
+    /// The coordinator has recorded that the view began.
     pub fn opened(&mut self, cx: &mut Context) -> Result<()> {
         self.start.may_open = false;
         if self.start.phase == Phase::Opening {
@@ -111,7 +113,8 @@ impl Leader {
         self.settle(cx)
     }
 
-    /// Servers can be heard, in a new life: what their members have must be asked anew, and what they were asked for.
+    /// The servers of these bricks are connected in a new generation of their links. What was asked of their replicas
+    /// may not have arrived, so it is asked again.
     pub fn up(&mut self, cx: &mut Context, bricks: &[BrickId]) {
         let term = self.fast.term;
         self.end_proof();
@@ -144,7 +147,7 @@ impl Leader {
             Message::Append { entry, fresh, .. } if self.fetches_from(from.brick) => {
                 if entry.record.sequence.0 == self.log.last().0 + 1 {
                     if !append_if_room(cx.around.brick, cx.at.ring, &entry, &fresh)? {
-                        // It is fetched again when there is room.
+                        // Fetched again once the journal has room.
                         cx.out.branches.push("levelling: no room for what is fetched");
                         (cx.out.wants_room, self.start.phase) = (true, Phase::Asking);
                         return Ok(());
@@ -158,19 +161,20 @@ impl Leader {
                 if after <= own {
                     return self.decide(cx);
                 }
-                // Who has given back what comes before that knew that all members had it, this one too.
+                // The member discarded those records, as all members had them on stable storage, this one too.
                 let error = has_lost_records(cx.at, cx.at.own.brick, own);
                 if !cx.at.view.forgetful {
                     return Err(cx.around.brick.poison(&error));
                 }
-                // Nobody is without whom such a view cannot go on: who has more goes on alone.
+                // A view without memory cannot form without this brick: the member that has more leads, and goes on
+                // alone.
                 cx.out.notes.push(error.to_string());
                 self.start.phase = Phase::Yielding { to: from.brick };
                 Ok(())
             }
             Message::Unreadable if self.fetches_from(from.brick) => {
-                if let Phase::Fetching { mute, .. } = &mut self.start.phase {
-                    mute.push(from.brick);
+                if let Phase::Fetching { unreadable, .. } = &mut self.start.phase {
+                    unreadable.push(from.brick);
                 }
                 self.decide(cx)
             }
@@ -206,24 +210,24 @@ impl Leader {
             Phase::Asking | Phase::Fetching { .. } | Phase::Yielding { .. } => self.decide(cx),
             _ => {
                 if position.sequence > self.log.last() {
-                    let what = format!("brick {} has records that its living leader never made", brick.text());
+                    let what = format!("brick {} has records that its leader never made", brick.text());
                     return Err(Error::Bug { what });
                 }
                 if matches!(self.start.phase, Phase::Comparing(_)) {
-                    // From the beginning, once all have all records again.
+                    // The comparison begins again once all members have all records.
                     self.start.phase = Phase::Feeding;
                 }
                 self.feed(cx, brick, position.sequence)?;
                 self.sync_again(cx, brick);
                 self.list_again(cx, brick);
                 self.read_again(brick);
-                self.settle_anew()
+                self.settle_again()
             }
         }
     }
 
-    /// A member came back without some blocks while the others went on: they are agreed on as before serving.
-    fn settle_anew(&mut self) -> Result<()> {
+    /// A member that came back has lost blocks while this leader served: they are reconciled as before serving.
+    fn settle_again(&mut self) -> Result<()> {
         if self.start.phase == Phase::Feeding || self.start.lost_on.is_empty() {
             return Ok(());
         }
@@ -240,8 +244,9 @@ impl Leader {
         Ok(())
     }
 
-    /// This leader may have been fed the record by one that had lost its bytes, before the view had one member (rule L20), and lacks them
-    /// too, without knowing. Nobody is healed before it can be read.
+    /// Reconciles blocks that a learner has lost and that the leader cannot read either. In a view of one member (rule
+    /// L20) the leader may have been sent a record by a replica that had lost the record's bytes. No learner is healed
+    /// before the leader can read such blocks.
     fn lost_with_learner(&mut self, cx: &Context, lost: &[BlockAt]) -> Result<()> {
         for block in lost {
             if let Err(Error::Damaged { .. }) = cx.around.brick.read_block(cx.at.ring, block.shard, block.block) {
@@ -249,7 +254,7 @@ impl Leader {
             }
         }
         if self.takes_legs() || matches!(self.start.phase, Phase::Settling { .. }) {
-            self.settle_anew()
+            self.settle_again()
         } else {
             Ok(())
         }
@@ -261,7 +266,8 @@ impl Leader {
         }
     }
 
-    /// Once all have answered: what is missing here is fetched, what is missing there is given.
+    /// Once all members have answered: fetches the records that the leader lacks, then sends the members those that
+    /// they lack.
     fn decide(&mut self, cx: &mut Context) -> Result<()> {
         if !self.all_present() {
             return Ok(());
@@ -301,27 +307,29 @@ impl Leader {
         require(view.opened && cx.at.leads(), "F15", || {
             format!("view {} is not open, or another leads it", view.epoch)
         })?;
-        require(cx.at.is_meant(), "F17", || format!("view {} names another incarnation of this brick", view.epoch))?;
+        require(cx.at.names_this_incarnation(), "F17", || {
+            format!("view {} names another incarnation of this brick", view.epoch)
+        })?;
         require(self.all_present(), "R3", || format!("members are away: {:?}", self.away()))?;
         require(cx.at.lost.is_empty(), "R15", || format!("{} lost blocks are not settled", cx.at.lost.len()))?;
         require(!self.transactions.recovers(), "R3", || "an intent is neither undone nor finished".into())?;
         self.numbers.check()
     }
 
-    /// From phase to phase, as far as it goes.
-    pub fn go_on_levelling(&mut self, cx: &mut Context) -> Result<()> {
+    /// Moves from phase to phase until one has to wait.
+    pub fn continue_levelling(&mut self, cx: &mut Context) -> Result<()> {
         let is_even = self.start.phase == Phase::Feeding && self.all_present() && self.is_settled();
         if is_even && !cx.at.view.opened && self.goes_on_alone(cx) {
-            // The coordinator is told by who hosts it.
+            // The host reports it to the coordinator.
         } else if is_even && !cx.at.view.opened {
             cx.out.branches.push("levelling: a view is to begin");
             self.start.phase = Phase::Opening;
             self.round(cx, self.log.last(), cx.at.unsynced(cx.around.brick), vec![Then::Open(cx.at.view.epoch)]);
         } else if is_even && self.syncs_found(cx) {
-            // Records about them follow.
+            // The records that reconcile listed writes follow the sync.
         } else if is_even && self.fast.evens_found() {
-            self.go_on_closing(cx)?;
-        } else if is_even && self.is_to_compare(cx) {
+            self.continue_closing(cx)?;
+        } else if is_even && self.must_compare(cx) {
             self.begin_comparison(cx)?;
         } else if is_even {
             let blocks = std::mem::take(&mut self.start.lost_on);
@@ -335,7 +343,7 @@ impl Leader {
             && self.start.lost_writes == Some(true)
             && self.is_settled()
         {
-            self.doubt_writes(cx)?;
+            self.forget_lost_writes(cx)?;
         }
         self.end_comparison(cx)?;
         if matches!(&self.start.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
@@ -349,8 +357,8 @@ impl Leader {
         if self.start.phase == Phase::Recovering {
             self.renew_times(cx)?;
         }
-        // Nobody is shown what a power cut could still take from under what other partitions made of it: the numbers are
-        // reserved by a record behind all of that.
+        // The numbers are reserved by a record behind all others, and are handed out once that record is on stable
+        // storage. So no client sees what a power cut could take although other partitions have built on it.
         if self.start.phase == Phase::Recovering
             && self.is_settled()
             && let Some(error) = self.reserve_numbers(cx)?
@@ -366,8 +374,8 @@ impl Leader {
         Ok(())
     }
 
-    /// Blocks that power cuts took from some members: all get them from one that has them; what none has never happened,
-    /// and is zeros on all.
+    /// Reads each lost block from a member that has it, and writes it on all members. A block that no member has was
+    /// never durable: it becomes zeros on all.
     fn settle_blocks(&mut self, cx: &mut Context) -> Result<()> {
         let Phase::Settling { blocks } = &mut self.start.phase else { return Ok(()) };
         if self.start.lost_writes == Some(true) {
@@ -392,8 +400,8 @@ impl Leader {
         let Phase::Settling { blocks } = &mut self.start.phase else { return Ok(()) };
         let Some(mut lost) = blocks.remove(&block) else { return Ok(()) };
         if bytes.is_none() {
-            // A member that was fed the record by one that had lost its bytes lacks them too, and did not know. It may say so
-            // twice, if it was asked twice.
+            // This member was sent the record by one that had lost the record's bytes, so it lacks the block without
+            // having known. The answer may come twice, if the request did.
             lost.by.insert(from);
             let all_lack_it = lost.by.len() > self.members.len();
             if !all_lack_it {
@@ -415,7 +423,7 @@ impl Leader {
         let changes = vec![Change::WriteBlocks { shard: block.shard, record, run, bytes }];
         match self.append_own(cx, Commit { changes, ..Commit::default() })? {
             Appended::Made(_) => Ok(()),
-            // There was no room in the journal: once more, a little later.
+            // The journal had no room: tried again with the next tick.
             Appended::NoRoom => {
                 let Phase::Settling { blocks } = &mut self.start.phase else { return Ok(()) };
                 blocks.insert(block, Lost { asked: false, ..lost });
@@ -425,19 +433,20 @@ impl Leader {
         }
     }
 
-    /// Records of writes outlived a power cut, their bytes did not: a write whose client still waits for its answer is not
-    /// answered from its slot but done again. That is in the log before the bytes become zeros.
-    fn doubt_writes(&mut self, cx: &mut Context) -> Result<()> {
+    /// Clears session slots whose last op was a write, as power cuts took bytes of writes whose records remain. A
+    /// client that repeats such a write has it done again, not answered from its slot. The slots are cleared before the
+    /// bytes become zeros.
+    fn forget_lost_writes(&mut self, cx: &mut Context) -> Result<()> {
         let mut commit = Commit::default();
         let (mut from, to) = Key::work_range(cx.at.ring, cx.at.own.partition, cx.at.count);
-        while commit.changes.len() < DOUBTED_AT_ONCE {
+        while commit.changes.len() < FORGOTTEN_AT_ONCE {
             let found = cx.around.brick.scan(&from, &to, SCAN_AT_ONCE)?;
             let Some((last, _)) = found.last() else { break };
             from = last.successor();
             for (key, value) in found.into_iter().filter(|(key, _)| key.kind() == Some(Kind::Session)) {
                 let record = SessionRecord::from_bytes(value).map_err(Error::from)?;
                 if let Reply::Written { .. } = Reply::from_bytes(record.reply).map_err(Error::from)? {
-                    // As if the slot's op before it had been the last: what is older stays refused.
+                    // The slot's previous op becomes its last one, so older ops stay refused.
                     let op_id = OpId(record.op_id.0.saturating_sub(SESSION_SLOTS as u64));
                     commit.put(key, &SessionRecord { op_id, reply: Reply::Done.to_bytes() });
                 }
@@ -449,14 +458,19 @@ impl Leader {
         }
         cx.out.branches.push("levelling: writes whose bytes are lost are forgotten");
         match self.append_own(cx, commit)? {
-            // Settled, it is looked at again; without room, a little later.
+            // Continued once the record is settled, or with the next tick if the journal had no room.
             Appended::Made(_) | Appended::NoRoom => Ok(()),
             Appended::Refused(error) => Err(error),
         }
     }
 
-    /// Numbers are reserved with records of others, but for a leader that begins, and for one that drew many for ops of which no record was
-    /// made. Without room for it that is done a little later. -> why it is not.
+    /// Reserves numbers with a record of its own, if they run low. Other records do so in passing, but a leader that
+    /// begins has none, and ops that fail draw numbers without a record. Without room in the journal it is tried again
+    /// with the next tick.
+    ///
+    /// # Errors
+    ///
+    /// Outer: the brick's error. Inner, in `Ok(Some(_))`: the record was refused.
     pub fn reserve_numbers(&mut self, cx: &mut Context) -> Result<Option<Error>> {
         if self.numbers.reservation().is_none() {
             return Ok(None);
@@ -467,7 +481,11 @@ impl Leader {
         }
     }
 
-    /// A record of the server's own.
+    /// Makes a record of the server's own, which is not refused for want of room on the members.
+    ///
+    /// # Errors
+    ///
+    /// As [`Leader::append`].
     pub fn append_own(&mut self, cx: &mut Context, commit: Commit) -> Result<Appended> {
         let draft = Draft {
             session: SYSTEM_SESSION,
@@ -481,7 +499,7 @@ impl Leader {
         self.append(cx, draft)
     }
 
-    /// What was put off while levelling is tried again.
+    /// Tries again what had to wait before the leader served.
     pub fn level_again(&mut self, cx: &mut Context) -> Result<()> {
         if self.start.phase == Phase::Asking {
             self.decide(cx)?;
