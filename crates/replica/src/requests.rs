@@ -1,4 +1,5 @@
-//! How requests begin and reads are answered; legs of ops that other partitions drive; what is done now and then.
+//! Requests: how they begin, wait and are tried again; durable answers; and what the leader does with each tick. Reads
+//! are in `reads.rs`, retries in `retries.rs`.
 
 mod reads;
 mod retries;
@@ -18,16 +19,16 @@ use crate::transactions::driven::{Aim, Driven, RESEND_TICKS};
 use hekate_proto::*;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What waits for a hold, for room or for a member.
+/// A request that waits for a hold, for room or for a member.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub event: Event,
-    /// Ticks before which it is not tried again.
+    /// The tick before which the request is not tried again.
     not_before: u64,
 }
 
 impl Waiting {
-    /// Tried at once.
+    /// A request that may be tried again at once.
     pub fn of(event: Event) -> Self {
         Self { event, not_before: 0 }
     }
@@ -39,33 +40,33 @@ impl Waiting {
     }
 }
 
-/// Requests that wait, and what is kept of those that were answered.
+/// Requests that wait, and answers that are kept for retries.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     waiting: VecDeque<Waiting>,
-    /// Something was released: requests that wait are tried again.
+    /// Something was released, so waiting requests are tried again.
     retry_wanted: bool,
     ticks: u64,
-    /// The last op of each session's slot; an op that is missing here is in the brick.
+    /// The last op of each session's slots. An op that is missing here is in the brick.
     slots: BTreeMap<(SessionId, u8), OpId>,
     /// The last op of each slot that was answered without a record, and its answer.
     kept: BTreeMap<(SessionId, u8), (OpId, Result<Reply>)>,
-    /// Requests whose answers wait for stable storage, with data files to be synced first.
+    /// Requests whose answers wait for stable storage, and the shards whose data files are synced first.
     durable: BTreeMap<Token, Vec<ShardId>>,
 }
 
 impl Requests {
-    /// Requests that wait are tried again before the event at hand ends.
+    /// Has waiting requests tried again before the current event ends.
     pub fn retry(&mut self) {
         self.retry_wanted = true;
     }
 
-    /// Something was released: requests that wait, if there are any, are tried again.
+    /// As `retry`, if requests wait.
     pub fn retry_if_any(&mut self) {
         self.retry_wanted |= !self.waiting.is_empty();
     }
 
-    /// Whether requests that wait are to be tried again; they are, once.
+    /// True if waiting requests are to be tried again. Resets that.
     pub fn take_retry(&mut self) -> bool {
         std::mem::take(&mut self.retry_wanted)
     }
@@ -91,18 +92,18 @@ impl Requests {
         std::mem::take(&mut self.waiting)
     }
 
-    /// The answer of this request waits for no stable storage.
+    /// The answer of this request does not wait for stable storage.
     pub fn answer_at_once(&mut self, token: Token) {
         self.durable.remove(&token);
     }
 
-    /// What is known of the last op of a slot is read from the brick again.
+    /// Has the last op of a slot read from the brick again.
     pub fn forget_slot(&mut self, session: SessionId, slot: u8) {
         self.slots.remove(&(session, slot));
     }
 }
 
-/// An op that begins again waits for up to two to the power of this ticks.
+/// The exponent of the longest backoff: an op that begins again waits for 2^7 ticks at most.
 const COLLISIONS_MAX: u32 = 7;
 
 impl Leader {
@@ -122,7 +123,7 @@ impl Leader {
         Ok(())
     }
 
-    /// Answers that are to wait for stable storage, and have not yet, do so. -> whether there were any.
+    /// Delays answers that are to wait for stable storage, each with a sync round. Returns whether there were any.
     pub fn make_durable(&mut self, cx: &mut Context) -> bool {
         if self.requests.durable.is_empty() {
             return false;
@@ -140,18 +141,22 @@ impl Leader {
         held_back
     }
 
-    /// What has not begun, and nobody waits for, is dropped.
+    /// Drops a request that has not begun and whose client does not wait any more.
     pub fn abandon(&mut self, token: Token, out: &mut Out) {
-        let is_it = |waiting: &mut Waiting| matches!(&waiting.event, Event::Request { token: known, .. } | Event::Change { token: known, .. } if *known == token);
+        let is_it = |waiting: &mut Waiting| match &waiting.event {
+            Event::Request { token: known, .. } | Event::Change { token: known, .. } => *known == token,
+            _ => false,
+        };
         if let Some(index) = self.requests.waiting.iter_mut().position(is_it) {
             self.requests.waiting.remove(index);
             self.requests.durable.remove(&token);
-            out.answers.push((token, Err(Error::Unavailable { what: "an op that was taken back".into() })));
+            out.answers.push((token, Err(Error::Unavailable { what: "the op was cancelled before it began".into() })));
         }
     }
 
-    /// An op that met a hold elsewhere: not before the next tick. Drivers that hold what the other wants must not come back
-    /// at the same time for ever: the longer it goes on, the further apart (exponential backoff).
+    /// Lets an op that met a hold elsewhere wait, until the next tick at least. Two drivers, each of which holds what
+    /// the other needs, must not try again at the same time: the delay grows with each collision (exponential backoff)
+    /// and differs between partitions.
     pub fn wait_again(&mut self, tokens: Vec<Token>, ask: Ask, op: Op) {
         let collisions = self.transactions.note_collision(COLLISIONS_MAX);
         let mixed = (self.numbers.tag() ^ self.requests.ticks.rotate_left(20) ^ self.log.last().0)
@@ -163,7 +168,7 @@ impl Leader {
         }
     }
 
-    /// Those who wait are tried again, in their order.
+    /// Tries all waiting requests again, in their order.
     pub fn retry(&mut self, cx: &mut Context) -> Result<()> {
         for Waiting { event, not_before } in std::mem::take(&mut self.requests.waiting) {
             let again = match not_before > self.requests.ticks {
@@ -177,7 +182,7 @@ impl Leader {
         Ok(())
     }
 
-    /// -> the event, if it must wait.
+    /// Tries an event. Returns the event if it must wait.
     fn try_event(&mut self, cx: &mut Context, event: Event) -> Result<Option<Event>> {
         if let Event::Request { token, ask, op } = &event
             && let Err(stray) = check_place(cx.at, ask, op)
@@ -217,7 +222,7 @@ impl Leader {
                     None => true,
                 }
             }
-            // For a full disk, or who moves it at the same time, it is not worth waiting.
+            // An access time is not worth waiting for a full disk, or for an op that holds the inode.
             Event::Accessed { volume, inode } => {
                 let ask = self.ask(cx, *volume);
                 let tree = Tree::new(cx.around.brick, &ask, cx.at.own.partition);
@@ -231,7 +236,7 @@ impl Leader {
         Ok((!done).then_some(event))
     }
 
-    /// A record of the host's.
+    /// Makes a record of the host's. Returns false if it must wait.
     fn change(&mut self, cx: &mut Context, token: Token, commit: Commit) -> Result<bool> {
         match self.append_own(cx, commit)? {
             Appended::Made(sequence) => self.when(sequence, false, Then::Answer(token, Ok(Reply::Done))),
@@ -242,16 +247,18 @@ impl Leader {
         Ok(true)
     }
 
-    /// The same, at once or not at all.
+    /// As `change`, but refuses the change if it would have to wait.
     pub fn change_now(&mut self, cx: &mut Context, token: Token, commit: Commit) -> Result<()> {
         let may = self.serves() && self.all_present() && self.is_settled() && self.fast.is_idle();
         if !may || !self.change(cx, token, commit)? {
-            cx.out.answers.push((token, Err(Error::Unavailable { what: "a partition that is busy".into() })));
+            cx.out
+                .answers
+                .push((token, Err(Error::Unavailable { what: "the partition has changes in flight".into() })));
         }
         Ok(())
     }
 
-    /// -> whether it has begun, or was answered.
+    /// Begins a client's change. Returns true if it has begun or was answered.
     fn begin_op(&mut self, cx: &mut Context, token: Token, ask: &Ask, op: &Op) -> Result<bool> {
         if let Some(driven) = self.transactions.driven_for(ask) {
             driven.tokens.push(token);
@@ -300,7 +307,7 @@ impl Leader {
                 let intent = IntentId(u128::from(self.numbers.next()));
                 let aim = Aim::Op(*ask, Box::new(op.clone()));
                 self.transactions.begin(intent, keys, Driven::new(aim, vec![token], progress));
-                self.go_on(cx, intent)?;
+                self.take_next_step(cx, intent)?;
             }
             Err(Stop::Wait) => return Ok(false),
             Err(Stop::Error(error)) => self.answer_op(token, ask, Err(error)),
@@ -335,7 +342,7 @@ impl Leader {
                 }
                 times.iter().for_each(|file| self.times.noted(*file, sequence, cx.around.now));
                 let early = ask.early && self.may_be_early();
-                // With the record itself: the members need not be told twice.
+                // The sync follows the record itself: members need no second message.
                 match self.requests.durable.remove(&token) {
                     Some(shards) if early => self.round_alone(cx, shards, (token, Ok(reply))),
                     None if early => cx.out.answers.push((token, Ok(reply))),
@@ -349,7 +356,7 @@ impl Leader {
         Ok(true)
     }
 
-    /// The brick has written home.
+    /// The brick has written a checkpoint, so the journal has room.
     pub fn has_room(&mut self, cx: &mut Context) -> Result<()> {
         self.requests.retry_wanted = true;
         self.level_again(cx)?;
@@ -387,6 +394,6 @@ impl Leader {
 fn error_of(stop: Stop) -> Error {
     match stop {
         Stop::Error(error) => error,
-        Stop::Wait | Stop::Leg(_) => Error::bug("housekeeping that would wait"),
+        Stop::Wait | Stop::Leg(_) => Error::bug("housekeeping would have to wait"),
     }
 }

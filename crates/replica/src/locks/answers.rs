@@ -23,7 +23,7 @@ impl Answers {
             std::cmp::Ordering::Greater => None,
             std::cmp::Ordering::Equal => Some(answer.clone()),
             std::cmp::Ordering::Less => {
-                Some(Err(Error::Protocol { what: "an op that comes after a later one of its slot".into() }))
+                Some(Err(Error::Protocol { what: "an op that arrives after a later op of its slot".into() }))
             }
         }
     }

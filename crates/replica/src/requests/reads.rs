@@ -1,4 +1,4 @@
-//! Whether a read may be answered, and the answer.
+//! Conditions under which a read may be answered, and the answer.
 //!
 //! A leader answers a read from its own copy if all of this holds:
 //!
@@ -6,14 +6,14 @@
 //! |---|---|---|
 //! | it serves: the view is open, all members have one log | another replica could lead | `view_start/level.rs` |
 //! | the view has as many members as the operator demands | `--min-replicas` | `Membership::view` |
-//! | no op of another partition holds what is read | the hold's op may have been seen elsewhere | `transactions/conflicts.rs` |
-//! | no record that some member may lack has changed what is read | a new leader would not have it | `depends_on_unsettled` |
-//! | no fast write that some member may lack is in the shard | same | `FastLane`, `shows_unsettled` |
-//! | no truncate of the inode still has shards to cut | a write under the new layout would be cut with them | `is_cutting` |
-//! | times of fast writes that the answer shows have been recorded | times would move backwards | `fast/times.rs` |
+//! | no op of another partition holds what is read | the op may have been seen elsewhere | `conflicts.rs` |
+//! | no record that a member may lack changed it | a new leader would not have it | `depends_on_unsettled` |
+//! | no fast write that a member may lack is in the shard | same | `FastLane`, `shows_unsettled` |
+//! | no truncate still has shards of the inode to cut | a write under the new layout would be cut too | `is_cutting` |
+//! | times of fast writes in the answer have been recorded | times would move backwards | `fast/times.rs` |
 //!
-//! A read that may not be answered at once becomes a request: it waits, or its answer waits for the records that it depends
-//! on.
+//! A read that may not be answered at once becomes a request: it waits, or its answer waits for the records that it
+//! depends on.
 
 use crate::context::{Around, Context, Token};
 use crate::leader::Leader;
@@ -25,7 +25,7 @@ use hekate_proto::*;
 use std::collections::BTreeSet;
 
 impl Leader {
-    /// Answers a read at once, if what it depends on is settled and nobody holds it.
+    /// Answers a read at once, if all that it depends on is settled and no op holds it.
     pub fn read(&self, at: &Membership, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
         if let Err(stray) = check_place(at, ask, op) {
             return Some(Err(stray));
@@ -62,13 +62,13 @@ impl Leader {
         Ok(true)
     }
 
-    /// Whether a truncate of the inode still has shards to cut: who knew the new layout by then would write to them and
-    /// be cut with them.
+    /// True if a truncate of the inode still has shards to cut. A client that knew the new layout could write to shards
+    /// that are cut afterwards.
     pub fn is_cutting(&self, inode: InodeId) -> bool {
         self.transactions.is_cutting(inode)
     }
 
-    /// Whether an answer shows the layout of such an inode.
+    /// True if the answer shows the layout of an inode whose shards are being cut.
     pub(super) fn shows_cut(&self, found: &Result<Reply>) -> bool {
         match found {
             Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => self.is_cutting(attr.id),
@@ -76,7 +76,7 @@ impl Leader {
         }
     }
 
-    /// Whether the answer may be another one if the last records are lost with this leader.
+    /// True if the answer could be another one if the last records were lost with this leader.
     fn depends_on_unsettled(&self, op: &Op, found: &Result<Reply>) -> bool {
         if self.log.window().is_empty() {
             return false;

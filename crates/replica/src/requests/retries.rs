@@ -1,4 +1,4 @@
-//! What a session may ask again: the last answer of each of its slots.
+//! Retries: the last answer of each slot of a session.
 
 use crate::context::{Context, Token};
 use crate::leader::Leader;
@@ -8,7 +8,7 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 impl Leader {
-    /// What is kept for a retry.
+    /// The change that keeps an op's answer for a retry. `None` for ops of the server itself.
     pub fn session_change(&self, at: &Membership, ask: &Ask, reply: &Reply) -> Option<Change> {
         if ask.session == SYSTEM_SESSION {
             return None;
@@ -25,7 +25,7 @@ impl Leader {
         }
     }
 
-    /// The answer that the op got when it was done before.
+    /// The answer of an op that was done before. `None` if the op is new.
     pub fn remembered(&mut self, cx: &Context, ask: &Ask) -> Result<Option<Result<Reply>>> {
         if ask.session == SYSTEM_SESSION || is_planted(Bug::RetryExecuted) {
             return Ok(None);
@@ -52,21 +52,21 @@ impl Leader {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Equal => Some(Ok(Reply::from_bytes(record.reply)?)),
             std::cmp::Ordering::Greater if is_planted(Bug::SupersededOpExecuted) => None,
-            // It comes after its own retry was answered and the slot used again: nobody waits for it.
+            // The op arrives after its retry was answered and its slot was used again: no client waits for it.
             std::cmp::Ordering::Greater => Some(Err(answered_long_ago())),
         })
     }
 
-    /// What a session left for retries is forgotten with it.
+    /// Forgets the ops and answers of a session.
     pub fn forget_session(&mut self, session: SessionId) {
         self.requests.slots.retain(|(known, _), _| *known != session);
         self.requests.kept.retain(|(known, _), _| *known != session);
     }
 
-    /// It was answered, and no record says so. A copy of it that waits here, or comes late, must not do what it then could:
-    /// whoever asked knows how it ended (rule 5).
+    /// Keeps an answer that no record has. A copy of the op that waits here or arrives late must not be done, even if
+    /// it could be by then: the client has its answer (rule 5 of `docs/replication.md`).
     pub fn keep_answer(&mut self, ask: &Ask, reply: &Result<Reply>) {
-        // The host makes room or mends what is damaged, and asks again under the same id.
+        // The host makes room or repairs the damage, and sends the op again with the same id.
         let is_helped = matches!(reply, Err(Error::NoSpace { .. } | Error::Damaged { .. } | Error::Io { .. }));
         let is_final = !is_helped && !reply.as_ref().is_err_and(Error::is_passing);
         if is_final && ask.session != SYSTEM_SESSION {
@@ -74,7 +74,7 @@ impl Leader {
         }
     }
 
-    /// Answers an op that makes no record, now that its state was read.
+    /// Answers an op that makes no record, once all records that its answer depends on are settled.
     pub fn answer_op(&mut self, token: Token, ask: &Ask, reply: Result<Reply>) {
         self.keep_answer(ask, &reply);
         self.answer(token, reply);
@@ -82,7 +82,7 @@ impl Leader {
 }
 
 fn answered_long_ago() -> Error {
-    Error::Protocol { what: "an op that was answered long ago".into() }
+    Error::Protocol { what: "an op that arrives after a later op of its slot was answered".into() }
 }
 
 fn slot_of(op_id: OpId) -> u8 {

@@ -1,5 +1,5 @@
-//! What waits because others have hold of it: names that are renamed, linked or not to be shown yet, directories that are made or
-//! listed.
+//! Conflicts between ops: what waits for names that are being renamed, linked or are not to be shown yet, and for
+//! directories that are being made or listed.
 
 use crate::leader::Leader;
 use crate::membership::Membership;
@@ -11,8 +11,8 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 impl Leader {
-    /// Whether a rename of another partition has hold of a name of the op's, or of one that the directory counts; or one
-    /// that it asks for is not to be shown yet, or its directory may be taken back.
+    /// True if an op of another partition holds a name of this op or a name that its directory counts, or if a name
+    /// that it asks for is not to be shown yet, or if its directory may still be removed.
     pub fn is_prepared(&self, at: &Membership, ask: &Ask, op: &Op) -> bool {
         if self.is_being_linked(op) {
             return true;
@@ -30,7 +30,7 @@ impl Leader {
         };
         let is_moving = |dir: InodeId| {
             let all = Key::hold(ask.names_prefix(at, dir), dir, b"");
-            // Without a name it is the volume's moves of directories that are held.
+            // The hold without a name is that of the volume's moves of directories.
             self.transactions.prepared.range(all.successor()..all.prefix_end()).next().is_some()
         };
         let is_made = |dir: InodeId| {
@@ -41,8 +41,8 @@ impl Leader {
         all_of_it || names.any(|(dir, name)| self.is_unborn(dir) || is_held(ask.hold_key(at, dir, name)))
     }
 
-    /// Whether what it asks for is the new name of a link that is on its way: the inode counts it already, so it may outlive its other
-    /// names, and who was told that there is none of them would see it come back.
+    /// True if the op looks up or lists the new name of a link in flight. The inode counts the link already, and may
+    /// lose its other names meanwhile: a client that was told that there is no name would see it come back.
     fn is_being_linked(&self, op: &Op) -> bool {
         if self.transactions.driven.is_empty() {
             return false;
@@ -58,20 +58,20 @@ impl Leader {
         self.transactions.unborn.values().any(|unborn| *unborn == dir)
     }
 
-    /// Whether somebody waits to list the directory: new names queue behind, so that its turn comes.
+    /// True if a request waits to list the directory. New names queue behind it, so that the list is not starved.
     pub fn is_listed_soon(&self, op: &Op) -> bool {
         let Op::Name { op: NameOp::Create { dir, .. } | NameOp::Link { dir, .. } } = op else { return false };
         !self.transactions.unnamed.is_empty() && self.is_awaited(|op| listed_by(op) == Some(*dir))
     }
 
-    /// Whether a request waits, an op that is so.
+    /// True if a request with such an op waits.
     pub fn is_awaited(&self, is_so: impl Fn(&Op) -> bool) -> bool {
         self.requests.waiting().iter().any(|waiting| matches!(&waiting.event, Event::Request { op, .. } if is_so(op)))
     }
 
-    /// Whether an op of this partition's own has hold of what the leg needs, or waits for holds on names of the directory
-    /// to end, so that its turn comes. One that makes a name in a directory that is closed meanwhile finds that out with its
-    /// next step, and begins again.
+    /// True if the leg must be answered `Busy`: an op of this partition holds what it needs, or a request waits for
+    /// holds on names of its directory to end, which must not be starved. An op that makes a name in a directory which
+    /// is closed meanwhile notices that at its next step, and begins again.
     pub fn is_busy(&mut self, at: &Membership, ask: &Ask, leg: &Leg) -> bool {
         match leg {
             Leg::AddLink { inode } => self.is_cutting(*inode),
@@ -86,7 +86,7 @@ impl Leader {
         }
     }
 
-    /// An op lets go of what it held.
+    /// Ends the holds of an op.
     pub fn release(&mut self, intent: IntentId) {
         self.transactions.held.retain(|_, holder| *holder != intent);
         self.requests.retry_if_any();

@@ -1,8 +1,8 @@
-//! Ops over several partitions, as their driver sees them: legs before the commit point, the record, legs after it.
+//! Ops over several partitions at their driver: legs before the commit point, the record, legs after it.
 //!
-//! Before a leg that must be undone is sent, an intent that undoes it is in the log; with the commit point the intent
-//! turns from undoing to finishing. Each leg is durable on all members before the next step begins, unless both
-//! partitions rest on the same bricks, whose journals keep the order.
+//! Before a leg that must be undone is sent, an intent that undoes it is in the log. With the commit point the intent
+//! turns from undoing to finishing. Each leg is on stable storage of all members before the next step begins, unless
+//! both partitions are on the same bricks, whose journals keep the order.
 
 use crate::context::Context;
 use crate::invariants::require;
@@ -19,10 +19,9 @@ use crate::transactions::legs::by_sent_number;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// What an op over partitions is for.
 impl Leader {
-    /// Asks an op for its next step, and takes it.
-    pub fn go_on(&mut self, cx: &mut Context, intent: IntentId) -> Result<()> {
+    /// Asks an op for its next step, and takes the step.
+    pub fn take_next_step(&mut self, cx: &mut Context, intent: IntentId) -> Result<()> {
         let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         driven.stalled = false;
         let (ask, op) = match &driven.aim {
@@ -63,7 +62,7 @@ impl Leader {
                 Appended::Refused(error) => return self.give_up(cx, intent, Undone::Answered(Err(error))),
             }
         }
-        // What is only read depends on nothing that was done before it.
+        // A leg that only reads depends on nothing that was done before it.
         let after: &[Position] = if only_reads { &[] } else { &[position] };
         self.legs_when_stable(cx, intent, after);
         Ok(())
@@ -89,7 +88,7 @@ impl Leader {
         Key::intent(at.ring, at.own.partition.first_position(at.count), intent)
     }
 
-    /// Legs go once what came before them is settled, and durable if they rest on other bricks.
+    /// Sends the pending legs once the log so far is settled, or stable if a leg's partition is on other bricks.
     fn legs_when_stable(&mut self, cx: &Context, intent: IntentId, positions: &[Position]) {
         let elsewhere = positions.iter().any(|position| !cx.has_same_bricks(position.partition(cx.at.count)));
         if let Some(driven) = self.transactions.driven.get_mut(&intent) {
@@ -102,14 +101,14 @@ impl Leader {
         );
     }
 
-    /// Sends the legs of an op that wait for what is in the log up to `upto`.
+    /// Sends the pending legs of an op, if all that they depend on is in the log up to `upto`.
     ///
     /// # Errors
     ///
-    /// `Bug` if a rule does not hold.
+    /// `Error::Bug` if a rule does not hold.
     pub fn send_legs(&mut self, cx: &mut Context, intent: IntentId, upto: Sequence) -> Result<()> {
         let ticks = self.requests.ticks();
-        // What was to be sent again before these legs were there does not wait for what they follow.
+        // A resend that was scheduled before these legs were pending does not cover what they depend on.
         let Some(driven) = self.transactions.driven.get_mut(&intent).filter(|driven| driven.follow <= upto) else {
             return Ok(());
         };
@@ -135,7 +134,7 @@ impl Leader {
         Ok(())
     }
 
-    /// The commit point.
+    /// Makes the record that is the commit point of an op.
     #[allow(clippy::too_many_arguments, reason = "an op, its record and where it goes")]
     fn commit(
         &mut self,
@@ -191,9 +190,9 @@ impl Leader {
         Ok(())
     }
 
-    /// The commit point of an op without legs after it. A name whose inode rests on other bricks is shown to nobody before
-    /// it is on stable storage: a power cut would take it, its intent would take back the inode, and whatever was made
-    /// in that directory meanwhile would lie nowhere.
+    /// Ends an op without legs after its commit point. If its name's inode is on other bricks, the name is not shown
+    /// before it is stable: a power cut would remove the name, the intent would remove the inode, and what clients had
+    /// made in that directory meanwhile would be lost.
     fn committed(&mut self, cx: &Context, intent: IntentId, sequence: Sequence, reply: Reply) {
         let elsewhere = self.is_marked_elsewhere(cx, intent);
         let Some(driven) = self.transactions.driven.get_mut(&intent) else { return };
@@ -211,7 +210,7 @@ impl Leader {
         self.release(intent);
     }
 
-    /// A name is on stable storage, as what it leads to.
+    /// The name and the inode that it leads to are stable: the name is shown and the op is answered.
     pub fn named(&mut self, cx: &mut Context, intent: IntentId, reply: Reply) {
         self.transactions.unnamed.remove(&intent);
         let tokens = self
@@ -231,7 +230,7 @@ impl Leader {
         }
     }
 
-    /// The op does not come to its commit point: what its legs did is undone first.
+    /// Ends an op before its commit point. What its legs did is undone first.
     fn give_up(&mut self, cx: &mut Context, intent: IntentId, undone: Undone) -> Result<()> {
         let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         driven.stage = Stage::Undoing(undone.clone());
@@ -253,7 +252,7 @@ impl Leader {
         Ok(())
     }
 
-    /// Nothing is left of what it did.
+    /// Ends an op whose legs have been undone.
     fn end_undone(&mut self, intent: IntentId, undone: Undone) {
         if let Some(Driven { aim: Aim::Op(ask, op), tokens, .. }) = self.transactions.driven.remove(&intent) {
             match undone {
@@ -278,7 +277,7 @@ impl Leader {
                 match (before, driven.pending.is_empty()) {
                     (true, _) => {
                         driven.progress.answers.push(reply);
-                        self.go_on(cx, intent)
+                        self.take_next_step(cx, intent)
                     }
                     (false, true) => self.end_intent(cx, intent),
                     (false, false) => {
@@ -297,7 +296,7 @@ impl Leader {
                 driven.pending.remove(&number);
                 self.give_up(cx, intent, Undone::Again)
             }
-            // It must be taken: it is sent again with the next tick.
+            // The leg must be taken: it is sent again with the next tick.
             Outcome::Refused { .. } | Outcome::Busy => {
                 driven.resend_at = 0;
                 Ok(())
@@ -305,7 +304,7 @@ impl Leader {
         }
     }
 
-    /// All legs after the commit point, or all that undo, were taken.
+    /// Removes the intent, once all legs after the commit point, or all legs that undo, were taken.
     fn end_intent(&mut self, cx: &mut Context, intent: IntentId) -> Result<()> {
         let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         if let (Aim::Op(..), Stage::After(reply)) = (&driven.aim, &driven.stage) {
@@ -338,7 +337,7 @@ impl Leader {
         }
     }
 
-    /// The intent is gone.
+    /// The removal of the intent is settled.
     pub fn op_ended(&mut self, cx: &mut Context, intent: IntentId) {
         let Some(driven) = self.transactions.driven.get_mut(&intent) else { return };
         match std::mem::replace(&mut driven.stage, Stage::Ending) {
@@ -349,7 +348,7 @@ impl Leader {
         self.release(intent);
     }
 
-    /// Servers were heard anew: legs that wait for an answer of theirs are sent again.
+    /// Sends the legs again that wait for answers of servers which are connected anew.
     pub fn send_again(&mut self, cx: &Context, bricks: &[BrickId]) {
         let waits = |leg: &IntentLeg| {
             cx.leader_of(leg.position.partition(cx.at.count)).is_some_and(|to| bricks.contains(&to.brick))
@@ -361,19 +360,19 @@ impl Leader {
             .filter(|(_, driven)| driven.pending.values().any(waits))
             .map(|(intent, _)| *intent)
             .collect();
-        // After what they follow: it may be that they were never sent.
+        // They may never have been sent, so they wait for what they depend on.
         waiting
             .into_iter()
             .for_each(|intent| self.when(self.log.last(), true, Then::SendLegs(intent, self.log.last())));
     }
 
-    /// What was put off is tried again, and legs that nobody answered are sent again.
+    /// Continues what was put off, and sends unanswered legs again.
     pub fn drive_again(&mut self, cx: &mut Context) -> Result<()> {
         let ids: Vec<IntentId> = self.transactions.driven.keys().copied().collect();
         for intent in ids {
             let Some(driven) = self.transactions.driven.get(&intent) else { continue };
             if driven.stalled && driven.stage == Stage::Before {
-                self.go_on(cx, intent)?;
+                self.take_next_step(cx, intent)?;
             } else if driven.stalled && driven.pending.is_empty() {
                 self.stalled_end(cx, intent)?;
             } else if !driven.pending.is_empty() && driven.resend_at <= self.requests.ticks() {

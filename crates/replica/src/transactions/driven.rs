@@ -1,4 +1,4 @@
-//! An op over several partitions on its way: its stage, and the legs that it waits for.
+//! An op over several partitions in flight: its stage, and the legs that it waits for.
 
 use crate::context::Token;
 use crate::ops::step::{Ask, OpProgress};
@@ -10,56 +10,56 @@ use std::collections::BTreeMap;
 pub(crate) enum Aim {
     /// A client's op.
     Op(Ask, Box<Op>),
-    /// The shards of a data id that was given up.
+    /// Drops the shards of a data id that was given up.
     Collect(Key, GarbageRecord),
-    /// What a crash left in a volume.
+    /// Undoes or finishes an op of a volume that an earlier leader left.
     Recovered(VolumeId),
 }
 
-/// What an op is at.
+/// The stage of an op.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Its legs before the commit point.
+    /// Legs before the commit point are taken.
     Before,
-    /// It failed, or must begin again, or has nothing to do: what its legs did is undone.
+    /// The op failed, must begin again, or has nothing to do: its legs are undone.
     Undoing(Undone),
-    /// The commit point is in the log; its legs after it.
+    /// The commit point is in the log. The legs after it are taken.
     After(Reply),
-    /// Its intent is being removed.
+    /// The intent is being removed.
     Ending,
 }
 
-/// How an op ends whose legs were undone.
+/// What follows once an op's legs were undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Undone {
     Answered(Result<Reply>),
     Again,
 }
 
-/// An op on its way.
+/// An op in flight.
 #[derive(Debug)]
 pub(crate) struct Driven {
     pub aim: Aim,
     pub tokens: Vec<Token>,
     pub stage: Stage,
     pub(super) progress: OpProgress,
-    /// Legs that are not answered yet.
+    /// Legs that were not answered yet, by the number that they are sent with.
     pub(super) pending: BTreeMap<u16, IntentLeg>,
-    /// What undoes those that were taken.
+    /// Legs that undo those that were taken.
     pub(super) undo: Vec<IntentLeg>,
-    /// Partitions that have marks of it.
+    /// Partitions that have marks of the op.
     pub(super) marked: Vec<PartitionNumber>,
-    /// Its intent is in the log.
+    /// The intent is in the log.
     pub(super) recorded: bool,
-    /// There was no room for its next record: it goes on when there is.
+    /// The journal had no room for the op's next record. It continues when there is room.
     pub(super) stalled: bool,
-    /// The legs follow what is in the log up to here.
+    /// The pending legs depend on the log up to this record.
     pub(super) follow: Sequence,
-    /// When legs that nobody answered are sent again, in ticks.
+    /// The tick at which unanswered legs are sent again.
     pub(super) resend_at: u64,
 }
 
-/// Ticks after which a leg that was not answered is sent again: whoever is to take it may not have been ready.
+/// Ticks after which an unanswered leg is sent again: its partition's leader may not have been ready.
 pub(crate) const RESEND_TICKS: u64 = 8;
 
 impl Driven {
@@ -79,13 +79,13 @@ impl Driven {
         }
     }
 
-    /// Of an intent that was found: its legs undo or finish.
+    /// An op of an intent that was found in the log. Its legs undo or finish the op.
     pub fn recovered(record: IntentRecord, count: u32) -> Self {
         let none = Self::new(Aim::Recovered(record.volume), Vec::new(), OpProgress::default());
         Self { recorded: true, ..none.after(record.legs, count) }
     }
 
-    /// The shards of a data id go; what says so in the log is the key, not an intent.
+    /// Drops the shards of a data id. `key` is its garbage entry, which takes the place of an intent.
     pub fn collecting(key: Key, record: GarbageRecord, legs: Vec<IntentLeg>, count: u32) -> Self {
         let none = Self::new(Aim::Collect(key, record), Vec::new(), OpProgress::default());
         Self { marked: Vec::new(), ..none.after(legs, count) }
@@ -98,7 +98,7 @@ impl Driven {
         self
     }
 
-    /// The inode whose shards it is about to cut: the new layout is in the log already.
+    /// The inode whose shards the op is cutting. The new layout is in the log already.
     pub fn cuts(&self) -> Option<InodeId> {
         match (&self.aim, &self.stage) {
             (Aim::Op(_, op), Stage::After(_)) => match &**op {
@@ -109,7 +109,7 @@ impl Driven {
         }
     }
 
-    /// The name that it gives to an inode.
+    /// The directory and name under which the op links an inode.
     pub fn links(&self) -> Option<(InodeId, &Name)> {
         match &self.aim {
             Aim::Op(_, op) => match &**op {
@@ -124,12 +124,13 @@ impl Driven {
         matches!(self.aim, Aim::Recovered(_))
     }
 
-    /// What lets others move directories comes last: they go by parents that the other legs set.
+    /// True for the leg that releases moves of directories while others are pending: it comes last, since the next move
+    /// depends on the parents that they set.
     pub(super) fn is_early(&self, leg: &Leg) -> bool {
         *leg == Leg::ReleaseMoves && self.pending.values().any(|other| other.leg != Leg::ReleaseMoves)
     }
 
-    /// It waits for room, or for a leg that was refused as busy.
+    /// True if the op waits for room, or for a leg that was answered `Busy`.
     pub fn is_stuck(&self) -> bool {
         self.stalled || (!self.pending.is_empty() && self.resend_at == 0)
     }
@@ -151,7 +152,7 @@ impl Driven {
     }
 }
 
-/// Partitions that took legs and keep marks of them.
+/// Partitions that took legs and have marks of them.
 pub(super) fn marks_of(driven: &Driven, legs: &[IntentLeg], count: u32) -> Vec<PartitionNumber> {
     let positions = driven.undo.iter().chain(legs).map(|leg| leg.position);
     let mut partitions: Vec<PartitionNumber> = positions.map(|position| position.partition(count)).collect();

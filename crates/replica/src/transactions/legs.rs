@@ -1,6 +1,7 @@
-//! Legs: what a partition does for an op that another one drives. Each is taken once: a mark with the intent's id and
-//! the leg's number rests beside what it changed. An undoing leg does something only if the one that it undoes was taken.
-//! No leg waits: one that meets a hold is refused as busy, and its driver tries again; so nobody waits in a ring.
+//! Legs: what a partition does for an op that another one drives. Each leg is taken once: a mark with the intent's id
+//! and the leg's number is in the record of the leg's change. A leg that undoes another has an effect only if that one
+//! was taken. No leg waits: one that meets a hold is answered `Busy`, and its driver tries again, so ops do not
+//! deadlock.
 
 use crate::ops::data::fill_shard;
 use crate::ops::read::stub_view;
@@ -14,20 +15,24 @@ use hekate_proto::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a partition makes of a leg.
+/// The result of a leg.
 pub struct Taken {
-    /// The answer to its driver.
+    /// The answer to the driver.
     pub reply: Reply,
-    /// What changes; none: it was taken before, or only looks.
+    /// The record to make. `None`: the leg was taken before, or only reads.
     pub commit: Option<Commit>,
-    /// There is more of it to do: it is to be sent again.
+    /// One record does not take all of the leg: the driver is to send it again.
     pub more: bool,
 }
 
-/// In the number that a leg is sent with: it undoes the one of the number without it.
+/// The bit of a leg's number for a leg that undoes the one with the number without this bit.
 pub const UNDOING: u16 = 1 << 15;
 
-/// Takes a leg, unless it was taken.
+/// Takes a leg, unless it was taken before.
+///
+/// # Errors
+///
+/// `Stop::Wait` if an op holds what the leg needs; `Stop::Error` if the leg cannot be taken.
 pub fn take(
     brick: &Brick,
     ask: &Ask,
@@ -69,14 +74,15 @@ pub fn take(
         return Ok(Taken { reply, commit: Some(commit), more: false });
     }
     match leg {
-        // Until its intent is gone for good the directory may be taken back.
+        // The directory may be removed again until its intent is removed for good.
         Leg::MakeDirectory { inode, .. } => commit.put(mark, inode),
         _ => commit.put(mark, &0u8),
     }
     Ok(Taken { reply, commit: Some(commit), more: false })
 }
 
-/// If one record does not take all shards that are to be emptied: a record of the first ones. The mark comes with the last record.
+/// The first record of a leg that empties more shards than one record takes. `None` if one record does. The mark comes
+/// with the last record.
 fn first_of_many(
     brick: &Brick,
     ask: &Ask,
@@ -92,7 +98,7 @@ fn first_of_many(
     Ok(Some(commit))
 }
 
-/// The stub that says where a name that is to be held rests, if that is not here.
+/// The stub that says where the name to be held is, if it is not in this partition.
 fn rests_elsewhere(tree: &Tree, ask: &Ask, at: PartitionNumber, leg: &Leg) -> Stepped<Option<Reply>> {
     let Leg::HoldName { dir, name } = leg else { return Ok(None) };
     let stub = tree.found_stub(*dir)?;
@@ -100,7 +106,7 @@ fn rests_elsewhere(tree: &Tree, ask: &Ask, at: PartitionNumber, leg: &Leg) -> St
     Ok(elsewhere.map(|stub| Reply::Stub { stub: stub_view(&stub) }))
 }
 
-/// What a leg that was taken before had answered: what it answers with, it keeps from changing.
+/// The answer of a leg that was taken before. What it reports cannot have changed since, as the leg holds it.
 fn answer_to(tree: &Tree, leg: &Leg) -> Stepped<Reply> {
     Ok(match leg {
         Leg::MakeDirectory { inode, .. } if !tree.is_home(*inode) => Reply::Done,
@@ -120,7 +126,7 @@ fn leads_to(tree: &Tree, dir: InodeId, name: &Name) -> Stepped<Reply> {
     Ok(Reply::Elsewhere { inode: found.inode, kind: found.kind })
 }
 
-/// Whether a leg undoes the one of its number.
+/// True if the leg undoes the one with its number.
 pub fn undoes(leg: &Leg) -> bool {
     match leg {
         Leg::UnmakeDirectory { .. }
@@ -151,8 +157,8 @@ pub fn undoes(leg: &Leg) -> bool {
     }
 }
 
-/// Legs by the number that they are sent with: one that undoes has the number of the one that it undoes and this bit, so
-/// that a late answer to that one, which may have been sent twice, does not pass for its own.
+/// Legs by the number that they are sent with. A leg that undoes another has that one's number with [`UNDOING`] set: an
+/// answer to that one, which may have been sent twice, is not taken for its own.
 pub fn by_sent_number(legs: Vec<IntentLeg>) -> BTreeMap<u16, IntentLeg> {
     let number = |leg: &IntentLeg| leg.number | if undoes(&leg.leg) { UNDOING } else { 0 };
     legs.into_iter().map(|leg| (number(&leg), leg)).collect()
@@ -181,7 +187,7 @@ fn apply(
             let record = add_link(&tree, &mut commit, *inode, now)?;
             reply = Reply::Node { attr: attr_of(*inode, &record, None), created: false };
         }
-        // Its other names may be gone by now.
+        // The inode's other names may be removed by now, so it may become an orphan.
         Leg::TakeBackLink { inode } => drop_link(&tree, &mut commit, *inode, true, now)?,
         Leg::FillShard { shard, bytes } => commit = fill_shard(ask, *shard, bytes),
         Leg::UnfillShard { shard } => commit.changes.push(Change::DropShard { shard: *shard }),
@@ -215,7 +221,7 @@ fn apply(
     Ok((commit, reply))
 }
 
-/// Where the lock of a volume's moves of directories rests.
+/// The key of the hold on a volume's moves of directories.
 pub fn moves_key(ask: &Ask) -> Key {
     Key::hold(KeyPrefix { ring: ask.ring, position: ROOT.position(), volume: ask.volume }, ROOT, b"")
 }
@@ -228,7 +234,7 @@ fn hold(brick: &Brick, commit: &mut Commit, key: Key, intent: IntentId) -> Stepp
     Ok(())
 }
 
-/// What this partition has of an empty directory goes.
+/// Removes what this partition has of an empty directory.
 pub fn drop_directory(tree: &Tree, commit: &mut Commit, id: InodeId) -> Stepped<()> {
     commit.delete(tree.stub_key(id));
     if !tree.is_home(id) {
@@ -237,13 +243,17 @@ pub fn drop_directory(tree: &Tree, commit: &mut Commit, id: InodeId) -> Stepped<
     commit.delete(tree.key(id, Kind::Inode));
     match tree.inode(id) {
         Ok(inode) => tree.delete_xattrs(commit, id, &inode),
-        // It was never made.
+        // The directory was never made.
         Err(Stop::Error(Error::Stale)) => Ok(()),
         Err(other) => Err(other),
     }
 }
 
-/// One link more. -> the inode as it is then.
+/// Adds a link to an inode. Returns the inode with the link.
+///
+/// # Errors
+///
+/// `Denied` for a directory; `NotFound` if the inode has no name and may not be given one; `TooManyLinks`.
 pub fn add_link(tree: &Tree, commit: &mut Commit, id: InodeId, now: Time) -> Stepped<InodeRecord> {
     let mut inode = tree.inode(id)?;
     if inode.kind == NodeKind::Directory {
@@ -262,8 +272,8 @@ pub fn add_link(tree: &Tree, commit: &mut Commit, id: InodeId, now: Time) -> Ste
     Ok(inode)
 }
 
-/// The directory's parent is another one. It may have been removed at its new place by now, and then has none: who moved it must not
-/// wait for that for ever, and with it everybody who moves a directory of the volume.
+/// Sets a directory's parent. A directory that was removed at its new place in the meantime has none, which is no
+/// error: the driver would repeat the leg for ever, and all moves of directories in the volume would wait for it.
 pub fn set_parent(tree: &Tree, commit: &mut Commit, id: InodeId, parent: InodeId, now: Time) -> Stepped<()> {
     match tree.inode(id) {
         Ok(inode) => commit.put(tree.key(id, Kind::Inode), &moved(InodeRecord { parent, ..inode }, now)),
@@ -273,7 +283,7 @@ pub fn set_parent(tree: &Tree, commit: &mut Commit, id: InodeId, parent: InodeId
     Ok(())
 }
 
-/// What was renamed has changed; it may be gone by now.
+/// Updates the change time of an inode that was renamed. The inode may be removed by now.
 pub fn mark_moved(tree: &Tree, commit: &mut Commit, id: InodeId, now: Time) -> Stepped<()> {
     match tree.inode(id) {
         Ok(inode) => commit.put(tree.key(id, Kind::Inode), &moved(inode, now)),
@@ -314,7 +324,7 @@ fn replace_name(
     Ok(())
 }
 
-/// The shard ends at `length`, if it went further.
+/// Cuts the shard at `length` bytes, if it is longer, and releases the room behind that.
 pub fn cut_shard(brick: &Brick, ask: &Ask, commit: &mut Commit, shard: ShardId, length: u32) -> Stepped<()> {
     let Some(record) = brick.shard(ask.ring, shard)? else { return Ok(()) };
     if record.length > length {

@@ -1,4 +1,5 @@
-//! What a new leader finds to do in its brick: intents to undo or finish, holds of other partitions' ops, orphans, garbage.
+//! What a new leader finds in its brick: intents to undo or finish, holds of other partitions' ops, orphans and
+//! garbage.
 
 use crate::context::Context;
 use crate::leader::Leader;
@@ -9,11 +10,11 @@ use bytes::Bytes;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// Entries of the partition's work that are read at once.
+/// Entries that one scan returns at most.
 const SCAN_AT_ONCE: usize = 1024;
 
 impl Leader {
-    /// What the partition has to do: intents to undo or finish, holds of others, orphans, garbage.
+    /// Reads the partition's unfinished work from the brick, and begins to undo or finish intents.
     pub fn find_work(&mut self, cx: &mut Context) -> Result<()> {
         self.transactions.driven.retain(|_, driven| !driven.is_recovered());
         self.discarded.clear_garbage();
@@ -42,7 +43,7 @@ impl Leader {
                     false => "recovery: an intent is finished",
                 });
                 self.transactions.driven.insert(IntentId(id), Driven::recovered(record, cx.at.count));
-                // A power cut must not take back what its legs follow.
+                // A power cut must not remove the records that these legs depend on.
                 self.when(self.log.last(), true, Then::SendLegs(IntentId(id), self.log.last()));
             }
             Some(Kind::Hold) => drop(self.transactions.prepared.insert(key.clone())),

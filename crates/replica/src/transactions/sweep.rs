@@ -1,5 +1,5 @@
-//! What ops over several partitions leave behind: intents and marks of ops that have ended, data ids whose shards are to be
-//! dropped.
+//! Removes what ops over several partitions leave behind: intents and marks of ops that have ended, and shards of data
+//! ids that were given up.
 
 use crate::context::Context;
 use crate::leader::Leader;
@@ -13,14 +13,14 @@ use crate::transactions::driven::{Aim, Driven};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
-/// Data ids whose shards are collected at the same time.
+/// Data ids whose shards are dropped at the same time: a bound of the ops in flight for garbage.
 const COLLECT_AT_ONCE: usize = 8;
 
-/// Between two records that remove what ops left: 200 ms.
+/// Time between two records that remove intents and marks, in ns: 200 ms, so that one record removes those of many ops.
 const SWEEP_PAUSE_NS: u64 = 200_000_000;
 
 impl Leader {
-    /// Intents of ops that are over go, many with one record.
+    /// Removes the intents and marks of ops that have ended, with one record.
     pub fn sweep(&mut self, cx: &mut Context) -> Result<()> {
         let intents = std::mem::take(&mut self.transactions.swept);
         let marks = std::mem::take(&mut self.transactions.forgotten);
@@ -46,7 +46,7 @@ impl Leader {
         marked.iter().any(|partition| !cx.has_same_bricks(*partition))
     }
 
-    /// The op is over: who took its legs may forget them.
+    /// Ends an op for good, and tells the partitions that took its legs to remove their marks.
     pub fn send_forget(&mut self, cx: &mut Context, intent: IntentId) {
         let Some(driven) = self.transactions.driven.remove(&intent) else { return };
         for partition in driven.marked {
@@ -56,7 +56,8 @@ impl Leader {
         }
     }
 
-    /// Who took a leg asks whether its mark is still needed. That the intent is gone must outlive a power cut first.
+    /// Answers a partition that took a leg and asks whether its mark is still needed. The removal of the intent is made
+    /// stable first, so that a power cut cannot undo it.
     pub fn is_gone(&mut self, cx: &Context, from: Address, intent: IntentId) -> Result<()> {
         let known = self.transactions.driven.contains_key(&intent) || !self.takes_legs();
         if !known && cx.around.brick.get(&self.intent_key(cx.at, intent))?.is_none() {
@@ -66,7 +67,7 @@ impl Leader {
         Ok(())
     }
 
-    /// Who drove the ops whose marks were found is asked whether they are over.
+    /// Asks the drivers of ops of which this partition has marks whether the ops have ended.
     pub fn ask_whether_gone(&self, cx: &mut Context) {
         for intent in &self.transactions.doubtful {
             let driver = Numbers::partition_of(intent.0 as u64, cx.at.count).and_then(|driver| cx.leader_of(driver));
@@ -76,7 +77,7 @@ impl Leader {
         }
     }
 
-    /// Not with each tick: one record removes what many ops left.
+    /// True if the pause since the last sweep is over.
     pub fn is_time_to_sweep(&mut self, now: Time) -> bool {
         let due = now.0.abs_diff(self.transactions.swept_at.0) >= SWEEP_PAUSE_NS;
         if due {
@@ -85,7 +86,7 @@ impl Leader {
         due
     }
 
-    /// Data ids that were given up: each partition that may have shards of them drops them.
+    /// Begins to drop the shards of data ids that were given up, in each partition that may have some.
     pub fn collect(&mut self, at: &Membership) {
         while self.numbers.has_room()
             && self.transactions.driven.values().filter(|driven| matches!(driven.aim, Aim::Collect(..))).count()

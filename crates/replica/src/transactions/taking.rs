@@ -1,4 +1,4 @@
-//! Legs of ops that other partitions drive, taken by the leader of this one.
+//! How the leader takes legs of ops that other partitions drive.
 
 use crate::context::Context;
 use crate::leader::Leader;
@@ -11,7 +11,11 @@ use crate::transactions::legs;
 use hekate_proto::*;
 
 impl Leader {
-    /// A leg of an op that another partition drives. No leg waits: see `legs.rs`.
+    /// Takes a leg of an op that another partition drives. A leg that meets a hold is answered `Busy` (`legs.rs`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Leader::append`]. An error of the leg itself goes to its driver.
     #[allow(clippy::too_many_arguments, reason = "a leg and where it came from")]
     pub fn take_leg(
         &mut self,
@@ -21,7 +25,7 @@ impl Leader {
         (intent, number): (IntentId, u16),
         leg: &Leg,
     ) -> Result<()> {
-        // Its driver sends it again.
+        // The driver sends the leg again.
         if !self.takes_legs() || !self.all_present() {
             return Ok(());
         }
@@ -51,7 +55,8 @@ impl Leader {
             let draft = Draft { session, op_id, commit, also, must, step, closes };
             match self.append(cx, draft)? {
                 Appended::Made(_) => {
-                    // That it may forget the mark is told once, and may not arrive.
+                    // The driver says once that the mark may be removed, and the message may be lost: it is asked until
+                    // it answers.
                     if !matches!(leg, Leg::DropShards { .. }) {
                         self.transactions.doubtful.insert(intent);
                     }
@@ -88,7 +93,7 @@ impl Leader {
         self.requests.retry_if_any();
     }
 
-    /// An intent is gone for good.
+    /// The intent was removed for good: its marks are removed with the next sweep.
     pub fn forget_marks(&mut self, cx: &Context, intent: IntentId) -> Result<()> {
         let first = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, 0);
         let last = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, u16::MAX);
