@@ -1,10 +1,11 @@
-//! The fast lane: writes of bytes that a client sends to all members at once (High Speed Replication, rules 1 to 12 of
-//! `docs/fast-lane.md`). Here is what a member does with one; `fast/lane.rs`, `fast/closing.rs`, `fast/loose.rs` and
-//! `fast/times.rs` are the leader's.
+//! The fast lane: overwrites that a client sends to all members at once (High Speed Replication, rules 1 to 12 of
+//! `docs/fast-lane.md`). This file is the member's part. The leader's parts are `fast/lane.rs`, `fast/closing.rs`,
+//! `fast/loose.rs` and `fast/times.rs`.
 //!
-//! A member takes a write only if the shard's last one has exactly the stamp that it follows, and lists it, in one journal
-//! record: until it is known that every member has it, it is *unsettled*. A leader *opens* a shard for a session when it
-//! answers a write of its, and tells its *term* with it; whatever else is done to the shard, it *closes* it first.
+//! A member takes a fast write only if the shard's last write has exactly the stamp that the fast write follows. One
+//! journal record applies the write and lists it: until it is known that every member has it, it is *unsettled*. A
+//! leader *opens* a shard for a session when it answers a write of that session, and names its *term* in the answer.
+//! Before anything else is done to the shard the leader *closes* it.
 
 pub(crate) mod closing;
 pub(crate) mod lane;
@@ -25,23 +26,25 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// Bytes of the greatest fast write. Greater ones are better sent once, and on from the leader.
+/// Bytes of the largest fast write. Larger writes are sent to the leader, which replicates them: the client's network
+/// link then carries their bytes once.
 pub const FAST_BYTES_MAX: usize = 64 << 10;
-/// Writes to one shard that its member does not know to be settled.
+/// Writes to one shard that a member lists at most.
 const UNSETTLED_MAX: usize = 32;
-/// Entries of one scan.
+/// Entries that one scan returns at most.
 const SCAN_AT_ONCE: usize = 512;
 
-/// Unsettled writes, by shard.
+/// Unsettled writes by shard, in the order in which they were taken.
 pub(crate) type Lists = BTreeMap<ShardId, Vec<FastWrite>>;
 
-/// A member's part.
+/// A member's part of the fast lane.
 #[derive(Debug, Default)]
 pub(crate) struct FastMember {
-    /// Of the leader that it follows, once it has heard from it; what another one allowed counts no more.
+    /// The term of the leader that the member follows. `None` before the leader has sent it. Writes that name another
+    /// term are refused.
     term: Option<u64>,
     lists: Lists,
-    /// What the leader wants to know once it has this record.
+    /// Lists that the leader has asked for, to be answered once the member has the record.
     questions: Vec<(Sequence, Vec<ShardId>)>,
 }
 
@@ -50,7 +53,8 @@ impl FastMember {
         Ok(Self { lists: read_lists(at, brick)?, ..Self::default() })
     }
 
-    /// The leader begins anew, or another leads. What it takes under the old term before it hears the new one, it lists then.
+    /// Drops what an earlier leader asked for. Writes that the member takes under the old term, before it receives the
+    /// new one, are in the lists that it then sends.
     pub fn forget(&mut self) {
         self.questions.clear();
     }
@@ -59,7 +63,7 @@ impl FastMember {
         self.term = Some(term);
     }
 
-    /// A record of the leader's was taken.
+    /// Applies a record of the leader's to the lists.
     pub fn took(&mut self, record: &Record) -> Result<()> {
         for change in &record.changes {
             let (Change::Put { key, .. } | Change::Delete { key }) = change else { continue };
@@ -72,12 +76,12 @@ impl FastMember {
         Ok(())
     }
 
-    /// For one who learns: what it has is compared, and listed no more.
+    /// Changes that delete all lists, for a learner whose data is compared.
     pub fn deletes(&self, ring: RingId) -> impl Iterator<Item = Change> {
         self.lists.keys().map(move |shard| Change::Delete { key: Key::unsettled(ring, *shard) })
     }
 
-    /// All that it lists.
+    /// All lists of this member.
     pub fn listed(&self) -> Vec<FastList> {
         self.lists.iter().map(|(shard, writes)| FastList { shard: *shard, writes: writes.clone() }).collect()
     }
@@ -86,7 +90,8 @@ impl FastMember {
         self.questions.push((sequence, shards));
     }
 
-    /// What it has of what was asked for, now that it has the record that keeps more from coming.
+    /// Sends the lists that the leader asked for, if the member has the record after which it takes no fast write to
+    /// those shards.
     pub fn answer(&mut self, cx: &mut Context, last: Sequence) {
         for (sequence, shards) in self.questions.extract_if(.., |(sequence, _)| *sequence <= last) {
             let list = |shard| FastList { shard, writes: self.lists.get(&shard).cloned().unwrap_or_default() };
@@ -95,7 +100,7 @@ impl FastMember {
         }
     }
 
-    /// Whether it has a write: its last one of the shard, or one that another followed.
+    /// True if the member has the write: it is the last one of the shard, or a listed write followed it.
     pub fn holds(&self, at: &Membership, brick: &Brick, shard: ShardId, stamp: Stamp) -> Result<bool> {
         if brick.shard(at.ring, shard)?.is_some_and(|record| record.stamp == stamp) {
             return Ok(true);
@@ -103,7 +108,12 @@ impl FastMember {
         Ok(self.lists.get(&shard).is_some_and(|list| holds(list, stamp)))
     }
 
-    /// A client's write.
+    /// Takes a client's fast write.
+    ///
+    /// # Errors
+    ///
+    /// Outer: the replica has failed. Inner: the answer to the client; after `Conflict` the client sends the write to
+    /// the leader.
     pub fn write(&mut self, cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
         let Some(write) = FastOp::of(ask, op) else { return Ok(Err(not_fast())) };
         let is_heard = self.term == Some(write.term) || is_planted(Bug::TermIgnored);
@@ -119,7 +129,7 @@ impl FastMember {
     }
 }
 
-/// A fast write, as its client sends it.
+/// A fast write, as its client sent it.
 pub(crate) struct FastOp<'a> {
     pub shard: ShardId,
     pub term: u64,
@@ -130,7 +140,7 @@ pub(crate) struct FastOp<'a> {
 }
 
 fn not_fast() -> Error {
-    Error::Protocol { what: "a member is asked for fast writes only".into() }
+    Error::Protocol { what: "a member takes only fast writes".into() }
 }
 
 impl<'a> FastOp<'a> {
@@ -140,8 +150,12 @@ impl<'a> FastOp<'a> {
         Some(Self { shard, term: *term, offset: *offset, bytes, follow: *follow, settled: *settled })
     }
 
-    /// Applies it and lists it, in one journal record (rule 1). The outer error is the replica's end; `Conflict`: it goes on
-    /// the leader's lane.
+    /// Applies and lists the write with one journal record (rule 1).
+    ///
+    /// # Errors
+    ///
+    /// Outer: the replica has failed. Inner: the answer to the client; after `Conflict` the client sends the write to
+    /// the leader.
     pub fn take(
         &self,
         at: &Membership,
@@ -181,7 +195,7 @@ impl<'a> FastOp<'a> {
     }
 }
 
-/// New bytes for blocks that a shard has.
+/// New bytes for blocks that a shard has already.
 pub(crate) struct Overwrite<'a> {
     pub shard: ShardId,
     pub offset: u32,
@@ -189,16 +203,16 @@ pub(crate) struct Overwrite<'a> {
 }
 
 impl Overwrite<'_> {
-    /// Why it cannot be asked for.
+    /// The error for a write that is malformed or belongs to another partition.
     pub fn refusal(&self, at: &Membership, ask: &Ask) -> Option<Error> {
         if self.bytes.is_empty() || self.bytes.len() > FAST_BYTES_MAX || self.end() > SHARD_BYTES {
-            return Some(Error::invalid("a write past the log that does not lie in its shard, or is too long"));
+            return Some(Error::invalid("a fast write that is outside of its shard, empty or too long"));
         }
         let is_here = ask.partition(self.shard.position()) == at.own.partition;
-        (!is_here).then(|| Error::Protocol { what: "a write past the log to another partition's shard".into() })
+        (!is_here).then(|| Error::Protocol { what: "a fast write to a shard of another partition".into() })
     }
 
-    /// The shard, if it has all of these blocks.
+    /// The shard's record, if the shard has all of these blocks.
     pub fn target(&self, at: &Membership, brick: &Brick) -> Result<Option<ShardRecord>> {
         let found = if brick.is_dropped(self.shard) { None } else { brick.shard(at.ring, self.shard)? };
         let after = self.first() + self.count();
@@ -208,7 +222,8 @@ impl Overwrite<'_> {
         Ok((!has_holes).then_some(record))
     }
 
-    /// As whole blocks. None: what is beside them there cannot be read, which is the leader's to find out.
+    /// The bytes as whole blocks. `None` if the rest of the first or last block cannot be read: the leader handles
+    /// that.
     pub fn blocks(&self, brick: &Brick, ask: &Ask, length: u32) -> Result<Option<bytes::Bytes>> {
         match whole_blocks(brick, ask, self.shard, length, self.offset, self.bytes) {
             Ok(blocks) => Ok(Some(blocks.freeze())),
@@ -231,7 +246,8 @@ impl Overwrite<'_> {
     }
 }
 
-/// A record of this replica alone, past the log. -> whether it was taken; if not, the leader is to be asked.
+/// Appends a record of this replica alone, which is not part of the log. Returns false if it was not appended: the
+/// write goes to the leader.
 pub(crate) fn append_outside(at: &Membership, brick: &Brick, ask: &Ask, changes: Vec<Change>) -> Result<bool> {
     let (ring, partition, epoch, session, op_id) = (at.ring, at.own.partition, at.view.epoch, ask.session, ask.op_id);
     let entry = LogEntry::new(Record { ring, partition, epoch, sequence: Sequence(0), session, op_id, changes });
@@ -242,13 +258,13 @@ pub(crate) fn append_outside(at: &Membership, brick: &Brick, ask: &Ask, changes:
     }
 }
 
-/// Whether who lists this has a write: it lists it, or what came after it.
+/// True if a replica with this list has the write: it lists the write, or one that came after it.
 fn holds(list: &[FastWrite], stamp: Stamp) -> bool {
     let came_before = |first: &FastWrite| first.stamp.session == stamp.session && first.stamp.count > stamp.count;
     list.iter().any(|write| write.stamp == stamp) || list.first().is_some_and(came_before)
 }
 
-/// What rests of a partition's unsettled writes.
+/// Reads the lists of a partition from its brick.
 pub(crate) fn read_lists(at: &Membership, brick: &Brick) -> Result<Lists> {
     let (mut from, to) = Key::own_range(at.ring, at.own.partition, at.count);
     let mut lists = Lists::new();

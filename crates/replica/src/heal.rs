@@ -373,7 +373,7 @@ impl Leader {
         }
         // What it lacks of loose writes is in no log, and records that follow these would hide that (rule L19). Who is being compared
         // already has got none since.
-        let is_loose = self.fast.loose.is_noted() && told.heal.is_none() && !is_planted(Bug::LooseWritesIgnored);
+        let is_loose = self.fast.loose.is_marked() && told.heal.is_none() && !is_planted(Bug::LooseWritesIgnored);
         let lacks_more = told.has_lost && !is_planted(Bug::LostBlocksIgnored) || is_loose;
         let missing = if lacks_more { None } else { missing(cx.at, cx.around.brick, told.position)? };
         let Some(missing) = missing else { return self.restart(cx, brick, told) };
@@ -390,7 +390,7 @@ impl Leader {
         match lists {
             Lists::Told(told) if told.is_empty() => return true,
             Lists::Told(told) => {
-                self.fast.found_on_learner(std::mem::take(told));
+                self.fast.add_lists_of_learner(std::mem::take(told));
                 *lists = Lists::Evening;
             }
             Lists::Evening if !self.fast.is_closing() => *lists = Lists::Evened(self.log.last()),

@@ -218,7 +218,7 @@ impl Leader {
             && self.discarded.garbage_count() == 0
             && self.fast.is_idle()
             && self.times.is_idle()
-            && !self.fast.loose.is_noted()
+            && !self.fast.loose.is_marked()
     }
 
     pub fn wants_tick(&self) -> bool {

@@ -298,7 +298,7 @@ impl Leader {
         let mut here = Here { brick, ask, at: at_own, now, numbers, progress: &mut progress, read: 0, carried };
         match step(&mut here, op) {
             Ok(Next::Reply(reply)) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
-            Ok(Next::Reply(reply)) if !self.tells_times_of(cx, ask, &reply)? => return Ok(false),
+            Ok(Next::Reply(reply)) if !self.shows_recorded_times(cx, ask, &reply)? => return Ok(false),
             Ok(Next::Reply(reply)) => self.answer_op(token, ask, Ok(reply)),
             Ok(Next::Commit(commit, legs)) if legs.is_empty() => {
                 return self.one_record(cx, token, (ask, op), commit);
@@ -325,22 +325,22 @@ impl Leader {
             return Ok(true);
         }
         let times = commit.times_of.map(|inode| (ask.volume, inode));
-        let note = times.and_then(|file| self.times.note(cx.at.ring, file));
-        let loose = self.loose_note(cx.at, ask, op);
-        let is_noted = loose.is_some();
-        let also = self.session_change(cx.at, ask, &reply).into_iter().chain(note).chain(loose).collect();
+        let marker = times.and_then(|file| self.times.marker(cx.at.ring, file));
+        let loose = self.loose_marker(cx.at, ask, op);
+        let is_marked = loose.is_some();
+        let also = self.session_change(cx.at, ask, &reply).into_iter().chain(marker).chain(loose).collect();
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
         let draft = Draft { session, op_id, commit: &commit, also, must: false, step, closes };
         match self.append(cx, draft)? {
             Appended::Made(sequence) => {
                 self.remember_slot(ask);
-                if is_noted {
-                    self.loosely_noted(sequence, cx.around.now);
+                if is_marked {
+                    self.loose_marker_set(sequence, cx.around.now);
                 }
                 if let Reply::Written { fast, .. } = &mut reply {
                     *fast = self.open_shard(cx, ask, op);
                 }
-                times.iter().for_each(|file| self.times.noted(*file, sequence, cx.around.now));
+                times.iter().for_each(|file| self.times.marked(*file, sequence, cx.around.now));
                 let early = ask.early && self.may_be_early();
                 // The sync follows the record itself: members need no second message.
                 match self.requests.durable.remove(&token) {
@@ -367,7 +367,7 @@ impl Leader {
         self.requests.ticks += 1;
         self.look_after_fast_lane(cx.around.now);
         self.end_idle_times(cx)?;
-        self.end_loose_note(cx)?;
+        self.remove_loose_marker(cx)?;
         self.allow_healing();
         self.ask_stuck_again(cx, cx.around.now);
         self.leave_behind(cx.around.now, cx.out);

@@ -1,8 +1,9 @@
-//! Closing shards: the leader's copy rules (rule 8), and what members took of fast writes becomes as it is there (rule 9).
+//! Closing of shards: members' copies become equal to the leader's where a fast write may differ (rules 8 and 9 of
+//! `docs/fast-lane.md`).
 
 use super::FAST_BYTES_MAX;
 use super::lane::FastLane;
-use super::lender::ask_lender;
+use super::lender::request_blocks;
 use super::uneven::Uneven;
 use crate::context::Context;
 use crate::leader::Leader;
@@ -18,12 +19,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Shards that are closed together.
 const SHARDS_AT_ONCE: usize = 64;
-/// Blocks that one record evens, if the journal takes records of so many: mostly all that is listed of a shard, so that nobody ever has
-/// half of it.
+/// Blocks that one record reconciles at most, if the journal takes records of that size. 512 blocks are mostly all that
+/// is listed of a shard, so no replica has half of a write.
 const BLOCKS_MAX: u32 = 512;
-/// Those of the longest write, wherever it begins.
+/// Blocks of the longest write, wherever in a block it begins.
 const BLOCKS_MIN: u32 = (FAST_BYTES_MAX / BLOCK_BYTES) as u32 + 1;
-/// Of a record beside its blocks.
+/// Bytes of a record besides its blocks.
 const BESIDE_BYTES: usize = 8192;
 
 fn blocks_max(brick: &Brick) -> u32 {
@@ -31,12 +32,12 @@ fn blocks_max(brick: &Brick) -> u32 {
     (most as u32).clamp(BLOCKS_MIN, BLOCKS_MAX)
 }
 
-/// Shards that nobody can write on the fast lane any more.
+/// Shards that are being closed: no session can write them on the fast lane any more.
 #[derive(Debug)]
 pub(crate) struct Closing {
-    /// With this record they have another stamp.
+    /// The record that gave the shards new stamps.
     sequence: Sequence,
-    /// Members that have not said what they list.
+    /// Members that have not sent their lists.
     missing: BTreeSet<BrickId>,
     shards: BTreeMap<ShardId, Uneven>,
 }
@@ -48,7 +49,7 @@ impl Closing {
 }
 
 impl FastLane {
-    /// A member has the record, and lists this.
+    /// Takes a member's lists.
     pub fn listed(&mut self, from: BrickId, sequence: Sequence, lists: Vec<FastList>) {
         let Some(closing) = self.closing.as_mut().filter(|closing| closing.sequence == sequence) else { return };
         if closing.missing.remove(&from) {
@@ -58,8 +59,9 @@ impl FastLane {
         }
     }
 
-    /// What members list when a leader begins, or one who learns comes back, is evened. -> whether there is such.
-    pub fn evens_found(&mut self) -> bool {
+    /// Begins to reconcile what members listed when the leader began, or a learner when it came back. Returns true if
+    /// something is being reconciled.
+    pub fn reconciles_found(&mut self) -> bool {
         if self.closing.is_none() && !self.found.is_empty() {
             let shards = std::mem::take(&mut self.found);
             self.closing = Some(Closing { sequence: Sequence(0), missing: BTreeSet::new(), shards });
@@ -73,22 +75,23 @@ impl FastLane {
 }
 
 impl Leader {
-    /// As far as it goes.
+    /// Closes shards until one has to wait.
     pub fn continue_closing(&mut self, cx: &mut Context) -> Result<()> {
         loop {
             if self.fast.closing.is_none() && self.serves() {
-                self.fast.evens_found();
+                self.fast.reconciles_found();
             }
             if self.fast.closing.is_none() && !self.begin_closing(cx)? {
                 return Ok(());
             }
-            if !self.even_next(cx)? {
+            if !self.reconcile_next(cx)? {
                 return Ok(());
             }
         }
     }
 
-    /// Another stamp for what is due. -> whether something is being closed.
+    /// Gives the shards that are due new stamps and asks the members for their lists. Returns true if shards are being
+    /// closed.
     fn begin_closing(&mut self, cx: &mut Context) -> Result<bool> {
         let lane = &mut self.fast;
         lane.due.retain(|shard| lane.open.contains_key(shard));
@@ -123,18 +126,19 @@ impl Leader {
         Ok(true)
     }
 
-    /// A member that came back is asked again.
+    /// Repeats what a member that came back was asked for.
     pub fn list_again(&self, cx: &mut Context, brick: BrickId) {
         if let Some(closing) = self.fast.closing.as_ref().filter(|closing| closing.missing.contains(&brick)) {
             let shards = closing.shards.keys().copied().collect();
             cx.send_member(brick, Message::ListFast { sequence: closing.sequence, shards });
         }
         let closing = self.fast.closing.iter().flat_map(|closing| &closing.shards);
-        closing.for_each(|(shard, uneven)| ask_lender(cx, *shard, uneven));
+        closing.for_each(|(shard, uneven)| request_blocks(cx, *shard, uneven));
     }
 
-    /// The next record that makes a shard even, once all members have said what they list. -> whether there may be another.
-    fn even_next(&mut self, cx: &mut Context) -> Result<bool> {
+    /// Reconciles the next shard, or a part of it, once all members have sent their lists. Returns true if there may be
+    /// more.
+    fn reconcile_next(&mut self, cx: &mut Context) -> Result<bool> {
         let Some(closing) = self.fast.closing.as_mut().filter(|closing| closing.missing.is_empty()) else {
             return Ok(false);
         };
@@ -147,16 +151,16 @@ impl Leader {
             self.fast.closed(shard);
             return Ok(true);
         }
-        if self.waits_for_lender(cx, shard, &mut uneven)? {
+        if self.waits_for_member_copy(cx, shard, &mut uneven)? {
             self.put_off(shard, uneven);
             return Ok(false);
         }
         let mut commit = Commit::default();
-        let left = self.even_ranges(cx, shard, &mut uneven, &mut commit)?;
+        let left = self.reconcile_ranges(cx, shard, &mut uneven, &mut commit)?;
         let is_last = left.is_empty();
         if is_last {
             commit.delete(Key::unsettled(cx.at.ring, shard));
-            // What the member has from which it is mended may be without these.
+            // The member from which the damaged block is repaired may lack these writes.
             if !uneven.is_damaged {
                 self.remember_writes(cx, &uneven.own, &mut commit)?;
             }
@@ -169,7 +173,7 @@ impl Leader {
             if is_last {
                 cx.out.branches.push("a shard is made even");
                 for FastWrite { stamp, .. } in &uneven.own {
-                    // What is known of the slot is read again.
+                    // The slot has to be read from the brick again.
                     self.requests.forget_slot(stamp.session, stamp.op.0 as u8);
                 }
                 self.fast.closed(shard);
@@ -180,8 +184,8 @@ impl Leader {
         Ok(made.is_some())
     }
 
-    /// As much as one record takes. -> the ranges that are left.
-    fn even_ranges(
+    /// Adds as many ranges to a record as it takes. Returns the ranges that are left.
+    fn reconcile_ranges(
         &self,
         cx: &mut Context,
         shard: ShardId,
@@ -195,7 +199,7 @@ impl Leader {
         let mut left = uneven.ranges.clone();
         let most = blocks_max(cx.around.brick);
         let mut takes = most;
-        // A range that would be whole in the next record is not begun in this one.
+        // A range that would fit the next record whole is not begun in this one.
         while let Some((first, blocks)) = left.front().copied()
             && (blocks <= takes || takes == most)
         {
@@ -207,7 +211,8 @@ impl Leader {
                 commit.changes.push(block_change(shard, record, first, bytes));
             }
             if evened < wanted {
-                // No member can read it either. To wait until it is mended would be for ever, as that waits for this.
+                // The member cannot read the block either. The repair of the block waits for this shard to be closed,
+                // so this does not wait for the repair.
                 cx.out.branches.push("a damaged block is not made even");
                 uneven.is_damaged = true;
                 evened += 1;
@@ -229,7 +234,7 @@ impl Leader {
         }
     }
 
-    /// Blocks as they are where they count, up to one that is damaged. What a power cut took is agreed on later.
+    /// Blocks of the copy that counts, up to the first damaged one. Blocks that a power cut took are reconciled later.
     fn blocks_of(
         &self,
         cx: &Context,
@@ -239,8 +244,8 @@ impl Leader {
     ) -> Result<bytes::Bytes> {
         let mut bytes = BytesMut::with_capacity(count as usize * BLOCK_BYTES);
         for block in first..first + count {
-            if let Some(lent) = uneven.lent(block) {
-                bytes.extend_from_slice(lent);
+            if let Some(copy) = uneven.member_block(block) {
+                bytes.extend_from_slice(copy);
                 continue;
             }
             match cx.around.brick.read_block(cx.at.ring, shard, block) {
@@ -253,7 +258,7 @@ impl Leader {
         Ok(bytes.freeze())
     }
 
-    /// What a session may ask for again, though nobody lists it any more (rule 10a).
+    /// Puts writes that are no longer listed into their sessions' slots, as the sessions may repeat them (rule 10a).
     fn remember_writes(&self, cx: &Context, own: &[FastWrite], commit: &mut Commit) -> Result<()> {
         for FastWrite { stamp, .. } in own {
             let slot = stamp.op.0 as u8;
@@ -272,7 +277,7 @@ impl Leader {
         Ok(())
     }
 
-    /// -> its number; none if there is no room for it.
+    /// Appends a record that closes shards. Returns `None` if the journal has no room.
     fn append_closing(&mut self, cx: &mut Context, commit: &Commit) -> Result<Option<Sequence>> {
         let (session, op_id, step, also) = (SYSTEM_SESSION, OpId(0), None, Vec::new());
         let draft = Draft { session, op_id, commit, also, must: true, step, closes: true };

@@ -1,4 +1,4 @@
-//! The leader's fast lane: which shards are open, and reads of what is not settled.
+//! The leader's part of the fast lane: shards that are open for fast writes, and reads of unsettled writes.
 
 use super::closing::Closing;
 use super::loose::Loose;
@@ -19,44 +19,45 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Shards of a partition that are open at the same time.
 const OPEN_MAX: usize = 1024;
-/// A shard that two sessions wanted is opened for one that has written it so often without another in between.
+/// Writes in succession by one session before a shard that another session wrote is opened again.
 const WRITES_ALONE: u32 = 4;
-/// Shards of which it is remembered who wrote them last.
+/// Shards whose last writers are remembered.
 const WRITERS_MAX: usize = 16_384;
-/// A shard that nobody writes for so long is closed: 500 ms.
+/// Time without a write after which a shard is closed, in ns: 500 ms.
 const IDLE_NS: u64 = 500_000_000;
 
-/// See `fast.rs`.
+/// The leader's part of the fast lane.
 #[derive(Debug, Default)]
 pub(crate) struct FastLane {
-    /// What an earlier life of the leader has allowed counts no more.
+    /// Names this start of the leader. Fast writes that name another term are refused.
     pub term: u64,
     pub(super) open: BTreeMap<ShardId, Open>,
-    /// To be closed next.
+    /// Shards to be closed next.
     pub(super) due: BTreeSet<ShardId>,
     pub(super) closing: Option<Closing>,
-    /// What members list when a leader begins.
+    /// What members and learners listed when they sent `Position`, to be reconciled.
     pub(super) found: BTreeMap<ShardId, Uneven>,
     pub loose: Loose,
-    /// Who wrote a shard last on the leader's lane, and how often it has to do so again before the shard is opened for it.
+    /// The session that wrote a shard last on the leader's lane, and how many more writes it needs before the shard is
+    /// opened.
     writers: BTreeMap<ShardId, (SessionId, u32)>,
     reads: Vec<Reading>,
 }
 
-/// A shard that a session may write on the fast lane.
+/// A shard that is open for fast writes of a session.
 #[derive(Debug)]
 pub(super) struct Open {
     session: SessionId,
-    /// Writes that some member may lack.
+    /// Fast writes that some member may lack.
     pub list: Vec<FastWrite>,
-    /// All members are known to have this one.
+    /// The last write that all members are known to have.
     known: Option<Stamp>,
     used_at: Time,
-    /// Some write was taken that need not be on stable storage.
+    /// True if a write was taken that need not be on stable storage.
     pub loose: bool,
 }
 
-/// A read whose answer is told when all members are known to have what it shows.
+/// A read that is answered once all members are known to have what the answer shows.
 #[derive(Debug)]
 struct Reading {
     event: Event,
@@ -76,12 +77,12 @@ impl FastLane {
         self.open.len()
     }
 
-    /// Writes that some member may lack, of all open shards.
+    /// The number of fast writes to open shards that some member may lack.
     pub fn unsettled_count(&self) -> usize {
         self.open.values().map(|open| open.list.len()).sum()
     }
 
-    /// Whether it waits for room, or for members.
+    /// True if reads or closings wait for room, or for members.
     pub fn wants_tick(&self) -> bool {
         !self.reads.is_empty() || self.is_closing()
     }
@@ -95,19 +96,19 @@ impl FastLane {
         self.due.extend(of_it.map(|(shard, _)| *shard));
     }
 
-    /// Of those whose keys are in `from..to`.
+    /// Open shards whose keys are in `from..to`.
     pub fn open_between(&self, ring: RingId, from: &Key, to: &Key) -> Vec<ShardId> {
         let is_between = |shard: &&ShardId| (from..to).contains(&&Key::shard(ring, **shard));
         self.open.keys().filter(is_between).copied().collect()
     }
 
-    /// All that is open, for who changes things past the log.
+    /// Has all shards closed, before the host makes changes outside of the log.
     pub fn close_all(&mut self) {
         self.due.extend(self.open.keys());
     }
 
     fn close_idle(&mut self, now: Time) {
-        // A clock that was set back has not to come as far again.
+        // A clock that was set back does not keep shards open until it has caught up.
         let is_idle = |open: &Open| now.0.abs_diff(open.used_at.0) > IDLE_NS;
         self.due.extend(self.open.iter().filter(|(_, open)| is_idle(open)).map(|(shard, _)| *shard));
     }
@@ -116,7 +117,7 @@ impl FastLane {
         std::mem::take(&mut self.reads).into_iter().map(|reading| Waiting::of(reading.event))
     }
 
-    /// Whether a session that writes a shard on the leader's lane may go on on the fast one.
+    /// Counts a write of a session on the leader's lane. Returns true if the shard may be opened for the session.
     fn is_alone(&mut self, shard: ShardId, session: SessionId) -> bool {
         if self.writers.len() >= WRITERS_MAX {
             self.writers.clear();
@@ -129,15 +130,17 @@ impl FastLane {
         *left == 0
     }
 
-    /// Somebody else wanted it, or nobody does any more.
+    /// Removes a shard that was closed. Its session needs [`WRITES_ALONE`] more writes before the shard is opened
+    /// again.
     pub(super) fn closed(&mut self, shard: ShardId) {
         if let Some(open) = self.open.remove(&shard) {
             self.writers.insert(shard, (open.session, WRITES_ALONE));
         }
     }
 
-    /// Members hold the stamp of its closing, whatever they have of the writes before. Where it is only due, and cannot begin, they
-    /// would give the same answer again and again.
+    /// True if a read of the shard has to wait until the shard is closed (rule L8). While it is being closed, members
+    /// have the stamp of its `Restamp`, whichever of the writes before they have. While it is due, members would be
+    /// asked again with each try.
     pub fn is_closing_for(&self, ask: &Ask, op: &Op) -> bool {
         let is_it =
             |shard| self.due.contains(&shard) || self.closing.as_ref().is_some_and(|closing| closing.has(shard));
@@ -151,7 +154,7 @@ impl FastLane {
     }
 }
 
-/// The shard that a read of bytes is about.
+/// The shard that a read of bytes reads.
 fn read_shard(ask: &Ask, op: &Op) -> Option<ShardId> {
     match op {
         Op::Data { op: DataOp::ReadShard { data, index, .. } } => {
@@ -162,15 +165,15 @@ fn read_shard(ask: &Ask, op: &Op) -> Option<ShardId> {
 }
 
 impl Leader {
-    /// A leader begins: nothing is open.
+    /// Starts the fast lane with a new term and no open shards.
     ///
     /// # Errors
     ///
-    /// `Bug` if a rule does not hold.
+    /// `Error::Bug` if the term is not new (rule L10).
     pub fn begin_fast_lane(&mut self, cx: &Context) -> Result<()> {
         let ticket = self.log.next_ticket();
         self.requests.wait_all(self.fast.take_reads());
-        // Of this view, of this life of the brick, and of this beginning in it.
+        // The term contains the epoch, the opening of the brick, and a number for this start of the leader.
         let parts = [(cx.at.view.epoch.0, 24), (u64::from(cx.around.brick.generation()), 16), (ticket, 24)];
         let term = parts.iter().fold(0, |term, (part, bits)| term << bits | part & ((1 << bits) - 1));
         require(term != self.fast.term, "L10", || format!("term {term:#x} is given twice"))?;
@@ -178,9 +181,9 @@ impl Leader {
         Ok(())
     }
 
-    /// What is listed here is to be evened: as it is once all records are here, since an evening record may be among those that
-    /// were fetched.
-    pub fn find_own_lists(&mut self, cx: &Context) -> Result<()> {
+    /// Adds the leader's own lists to what is to be reconciled. They are read once the leader has all records, since
+    /// one that it fetched may have reconciled a shard (rule L13).
+    pub fn add_own_lists(&mut self, cx: &Context) -> Result<()> {
         self.fast.found.values_mut().for_each(Uneven::forget_own);
         for (shard, writes) in read_lists(cx.at, cx.around.brick)? {
             self.fast.found.entry(shard).or_default().add_own(&writes);
@@ -188,12 +191,13 @@ impl Leader {
         Ok(())
     }
 
-    /// Whether what a read shows may not be on every member.
+    /// True if the read shows a write that some member may lack.
     pub fn shows_unsettled(&self, ask: &Ask, op: &Op) -> bool {
         read_shard(ask, op).is_some_and(|shard| self.fast.is_unsettled(shard))
     }
 
-    /// Rule 7: members are asked whether they have what the answer shows.
+    /// Asks the members whether they have what the answer to a read shows (rule 7). Returns false if the read is to be
+    /// tried without that.
     pub fn confirm_read(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<bool> {
         let Some(shard) = read_shard(ask, op) else { return Ok(false) };
         let Some(record) = cx.around.brick.shard(cx.at.ring, shard)? else { return Ok(false) };
@@ -206,7 +210,7 @@ impl Leader {
         Ok(true)
     }
 
-    /// A member has a write, or has not: then it may never come, and the shard is closed.
+    /// Takes a member's answer. If the member lacks the write it may never receive it, so the shard is closed.
     pub fn fast_held(&mut self, from: BrickId, shard: ShardId, stamp: Stamp, held: bool, out: &mut Out) {
         let mut reads = std::mem::take(&mut self.fast.reads);
         for reading in &mut reads {
@@ -232,7 +236,7 @@ impl Leader {
         }
     }
 
-    /// A member went away, or came back: reads that wait for it begin again.
+    /// Tries reads again that wait for a member which went away or came back.
     pub fn read_again(&mut self, brick: BrickId) {
         for reading in std::mem::take(&mut self.fast.reads) {
             if reading.missing.contains(&brick) {
@@ -244,7 +248,7 @@ impl Leader {
         }
     }
 
-    /// A client's fast write: the leader's copy is one of those that take it.
+    /// Takes a client's fast write on the leader's copy, which is one of those that must take it.
     pub fn fast_write(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<()> {
         let conflict = Err(Error::Conflict { stamp: None });
         let serves = self.serves() && cx.at.view.whole && !cx.at.view.too_few && self.may_be_loose(ask);
@@ -265,7 +269,7 @@ impl Leader {
             _ => conflict,
         };
         if reply.is_ok() && ask.loose {
-            self.used_loosely(cx.around.now);
+            self.note_loose_write(cx.around.now);
         }
         cx.out.branches.push(match (&reply, ask.loose) {
             (Ok(_), false) => "a fast write",
@@ -276,7 +280,7 @@ impl Leader {
         Ok(())
     }
 
-    /// The session's next write to the shard may come on the fast lane.
+    /// Opens a shard after a write on the leader's lane. Returns the term for the session's next write, or `None`.
     pub fn open_shard(&mut self, cx: &Context, ask: &Ask, op: &Op) -> Option<u64> {
         let Op::Data { op: DataOp::WriteShard { data, index, fast: true, .. } } = op else { return None };
         let shard = ShardId { volume: ask.volume, data: *data, index: *index };
@@ -290,17 +294,17 @@ impl Leader {
         Some(lane.term)
     }
 
-    /// Only where nobody is missing: what goes over the fast lane is in no log (rule L16).
+    /// True if shards may be opened: the view lacks no replica, as no log has the fast writes (rule L16).
     pub fn opens_shards(&self, at: &Membership) -> bool {
         at.view.whole && at.learners().next().is_none() && at.others().next().is_some()
     }
 
-    /// Whether an op copies what may not be on every member: then the shard is closed first.
+    /// True if the op copies a run that some member may lack. The run's shard is then closed first.
     pub fn copies_unsettled(&mut self, ask: &Ask, op: &Op) -> bool {
         matches!(op, Op::Data { op: DataOp::CopyShard { from, .. } } if self.is_open_and_unsettled(ask.volume, from))
     }
 
-    /// The same, of a run that is read for another partition.
+    /// As `copies_unsettled`, for a run that is read for another partition.
     pub fn is_open_and_unsettled(&mut self, volume: VolumeId, range: &ShardRange) -> bool {
         let shard = ShardId { volume, data: range.data, index: range.index };
         let is_unsettled = self.fast.is_unsettled(shard);
@@ -308,15 +312,15 @@ impl Leader {
         is_unsettled
     }
 
-    /// With each tick.
+    /// Closes idle shards. Called with each tick.
     pub fn look_after_fast_lane(&mut self, now: Time) {
         if self.serves() {
             self.fast.close_idle(now);
         }
     }
 
-    /// Of an open shard that a record changes nothing may come on the fast lane meanwhile; and what a member lends for one that is being
-    /// made even would be put over the record. -> whether the record must wait.
+    /// Has the open shards closed that a record changes. Returns true if the record must wait: for them, or for a shard
+    /// that is being reconciled, as a member's blocks would overwrite the record's.
     pub fn must_close(&mut self, changes: &[Change], out: &mut Out) -> bool {
         let lane = &mut self.fast;
         if lane.open.is_empty() && lane.closing.is_none() || is_planted(Bug::OpenShardChanged) {
@@ -338,15 +342,15 @@ impl FastLane {
         self.due.contains(&shard)
     }
 
-    /// What a member lists when a leader begins is to be evened.
-    pub fn found_on(&mut self, brick: BrickId, lists: Vec<FastList>) {
+    /// Adds a member's lists to what is to be reconciled.
+    pub fn add_lists_of_member(&mut self, brick: BrickId, lists: Vec<FastList>) {
         for FastList { shard, writes } in lists {
             self.found.entry(shard).or_default().add_member(brick, writes);
         }
     }
 
-    /// What one who learns lists when it comes.
-    pub fn found_on_learner(&mut self, lists: Vec<FastList>) {
+    /// Adds a learner's lists to what is to be reconciled.
+    pub fn add_lists_of_learner(&mut self, lists: Vec<FastList>) {
         for FastList { shard, writes } in lists {
             self.found.entry(shard).or_default().add(&writes);
         }

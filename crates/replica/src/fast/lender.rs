@@ -1,6 +1,6 @@
-//! What cannot be read on the leader is made even as another member has it. Any member's copy will do (rule 8): each has all that was
-//! acknowledged or shown. But it has to be one copy, for all that is listed of a shard: of a write that one replica has and another
-//! has not, half would be seen.
+//! Reconciliation with a member's copy, for shards of which the leader cannot read a listed block. Any member's copy
+//! will do (rule 8): each has all that was acknowledged or shown. All that is listed of the shard is taken from one
+//! copy: otherwise a read could show half of a write that one replica has and another does not have.
 
 use super::uneven::Uneven;
 use crate::context::Context;
@@ -11,31 +11,31 @@ use bytes::Bytes;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// Whose bytes count.
+/// The replica whose bytes all members get.
 #[derive(Debug, Default)]
 pub(crate) enum Source {
-    /// Nobody has looked yet.
+    /// It was not checked yet whether the leader can read all listed blocks.
     #[default]
     Unknown,
     Leader,
-    /// This member was asked for all of them; none: that one has not come.
+    /// The blocks were requested from this member. `None`: not received yet.
     Asked(BrickId, BTreeMap<u32, Option<Bytes>>),
     Member(BTreeMap<u32, Bytes>),
 }
 
 impl Uneven {
-    /// What the member has of a block.
-    pub fn lent(&self, block: u32) -> Option<&Bytes> {
+    /// The member's copy of a block, if the member's bytes count.
+    pub fn member_block(&self, block: u32) -> Option<&Bytes> {
         match &self.source {
             Source::Member(blocks) => blocks.get(&block),
             _ => None,
         }
     }
 
-    /// A member has sent a block; without bytes: it cannot read it either.
-    fn lends(&mut self, own: BrickId, from: BrickId, block: u32, bytes: Option<Bytes>) {
-        let Source::Asked(lender, blocks) = &mut self.source else { return };
-        let Some(place) = blocks.get_mut(&block).filter(|_| *lender == from) else { return };
+    /// Takes a block that was requested. Without bytes the member cannot read it either, and the leader's copy counts.
+    fn receive(&mut self, own: BrickId, from: BrickId, block: u32, bytes: Option<Bytes>) {
+        let Source::Asked(member, blocks) = &mut self.source else { return };
+        let Some(place) = blocks.get_mut(&block).filter(|_| *member == from) else { return };
         match bytes {
             Some(bytes) if bytes.len() == BLOCK_BYTES => *place = Some(bytes),
             _ => return self.source = Source::Leader,
@@ -53,20 +53,21 @@ impl Uneven {
 }
 
 impl Leader {
-    /// Looks once whether all that is listed of a shard can be read here. -> whether a member's bytes have to come first.
-    pub fn waits_for_lender(&self, cx: &mut Context, shard: ShardId, uneven: &mut Uneven) -> Result<bool> {
+    /// Checks once whether the leader can read all that is listed of a shard. Returns true if blocks of a member must
+    /// be received first.
+    pub fn waits_for_member_copy(&self, cx: &mut Context, shard: ShardId, uneven: &mut Uneven) -> Result<bool> {
         if let Source::Unknown = uneven.source {
             let listed = uneven.ranges.iter().flat_map(|(first, count)| *first..first + count);
             let end = cx.around.brick.shard(cx.at.ring, shard)?.map_or(0, |record| record.home_blocks);
             let blocks: Vec<u32> = listed.filter(|block| *block < end).collect();
             uneven.source = match cx.at.others().next() {
-                Some(lender) if self.has_damage(cx, shard, &blocks)? => {
+                Some(member) if self.has_damage(cx, shard, &blocks)? => {
                     cx.out.branches.push("what is damaged is made even as a member has it");
-                    Source::Asked(lender, blocks.into_iter().map(|block| (block, None)).collect())
+                    Source::Asked(member, blocks.into_iter().map(|block| (block, None)).collect())
                 }
                 _ => Source::Leader,
             };
-            ask_lender(cx, shard, uneven);
+            request_blocks(cx, shard, uneven);
         }
         Ok(matches!(uneven.source, Source::Asked(..)))
     }
@@ -81,18 +82,18 @@ impl Leader {
         Ok(false)
     }
 
-    /// See [`Uneven::lends`].
-    pub fn block_lent(&mut self, at: &Membership, from: BrickId, block: BlockAt, bytes: Option<&Bytes>) {
+    /// Takes a block that a member has sent.
+    pub fn receive_block(&mut self, at: &Membership, from: BrickId, block: BlockAt, bytes: Option<&Bytes>) {
         if let Some(uneven) = self.fast.uneven_of(block.shard) {
-            uneven.lends(at.own.brick, from, block.block, bytes.cloned());
+            uneven.receive(at.own.brick, from, block.block, bytes.cloned());
         }
     }
 }
 
-/// Also when it comes back.
-pub(super) fn ask_lender(cx: &mut Context, shard: ShardId, uneven: &Uneven) {
-    let Source::Asked(lender, blocks) = &uneven.source else { return };
+/// Requests the blocks that were not received yet. Repeated when the member is connected again.
+pub(super) fn request_blocks(cx: &mut Context, shard: ShardId, uneven: &Uneven) {
+    let Source::Asked(member, blocks) = &uneven.source else { return };
     for block in blocks.iter().filter(|(_, bytes)| bytes.is_none()).map(|(block, _)| *block) {
-        cx.send_member(*lender, Message::ReadBlock { at: BlockAt { shard, block } });
+        cx.send_member(*member, Message::ReadBlock { at: BlockAt { shard, block } });
     }
 }

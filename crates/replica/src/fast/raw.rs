@@ -1,8 +1,8 @@
-//! Steps of a write that its client takes at each member itself, past the log and without stamps: what GlusterFS's AFR does, and the
-//! network's own speed. Only for measuring, on volumes that are made for it (`Mode::Afr`, `Mode::FastPath`).
+//! Writes that a client coordinates at each member itself, outside of the log and without stamps, as GlusterFS's AFR
+//! does. They measure that protocol and the network; only volumes of `Mode::Afr` and `Mode::FastPath` use them.
 //!
-//! AFR's changelog is the list of unsettled writes: what is on it when a leader begins, that one evens, which is AFR's self-heal. Locks
-//! are the server's (`server/request/raw.rs`).
+//! AFR's changelog is the list of unsettled writes. A leader that begins reconciles what is listed, which is AFR's
+//! self-heal. Locks are the server's (`server/request/raw.rs`).
 
 use crate::context::Context;
 use crate::fast::{Overwrite, append_outside};
@@ -12,13 +12,18 @@ use crate::ops::step::Ask;
 use hekate_brick::Brick;
 use hekate_proto::*;
 
-/// Writes that a changelog has at the same time.
+/// Writes that a changelog holds at the same time.
 const PENDING_MAX: usize = 64;
 
-/// What this replica does with a step. The outer error is its end; `Conflict`: the write goes on the leader's lane.
+/// Executes a step of a raw write at this replica.
+///
+/// # Errors
+///
+/// Outer: the replica has failed. Inner: the answer to the client; after `Conflict` the client sends the write to the
+/// leader.
 pub(crate) fn take(cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
     let DataOp::RawWrite { data, index, step } = op else {
-        return Ok(Err(Error::bug("a raw write of another kind")));
+        return Ok(Err(Error::bug("an op that is no raw write came to the raw lane")));
     };
     let shard = ShardId { volume: ask.volume, data: *data, index: *index };
     let conflict = || Ok(Err(Error::Conflict { stamp: None }));
@@ -40,7 +45,9 @@ pub(crate) fn take(cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>
             None => return conflict(),
         },
         RawStep::Clear => cleared(cx.at, cx.around.brick, ask, shard)?.into_iter().collect(),
-        RawStep::Lock { .. } | RawStep::Unlock => return Ok(Err(Error::bug("a lock that came to a replica"))),
+        RawStep::Lock { .. } | RawStep::Unlock => {
+            return Ok(Err(Error::bug("a lock of a raw write came to a replica")));
+        }
     };
     match append_outside(cx.at, cx.around.brick, ask, changes)? {
         true => Ok(Ok(Reply::Done)),
@@ -55,7 +62,7 @@ fn changelog(at: &Membership, brick: &Brick, shard: ShardId) -> Result<Vec<FastW
     }
 }
 
-/// +1: this op may have written these blocks here, and not elsewhere.
+/// The change that adds the op to the changelog: it may have written these blocks here, and not elsewhere.
 fn marked(
     at: &Membership,
     brick: &Brick,
@@ -66,7 +73,7 @@ fn marked(
     let is_here = ask.partition(shard.position()) == at.own.partition;
     let found = if is_here && !brick.is_dropped(shard) { brick.shard(at.ring, shard)? } else { None };
     let Some(record) = found.filter(|record| length > 0 && offset < record.length) else { return Ok(None) };
-    // Who marks a whole shard means what is there.
+    // A client may mark a whole shard: only the blocks that the shard has are listed.
     let end = (u64::from(offset) + u64::from(length)).min(u64::from(record.length));
     let mut writes = changelog(at, brick, shard)?;
     if writes.len() >= PENDING_MAX {
@@ -80,7 +87,7 @@ fn marked(
     Ok(Some(Change::Put { key: Key::unsettled(at.ring, shard), value }))
 }
 
-/// -1: all members have it.
+/// The change that removes the op from the changelog, as all members have the write.
 fn cleared(at: &Membership, brick: &Brick, ask: &Ask, shard: ShardId) -> Result<Option<Change>> {
     let mut writes = changelog(at, brick, shard)?;
     let before = writes.len();

@@ -1,10 +1,11 @@
-//! Times of files that are overwritten on the fast lane (rule 27 of `docs/fast-lane.md`): the inode's leader answers before the others
-//! have them.
+//! Times of files that are overwritten on the fast lane (rule 27 of `docs/fast-lane.md`). The inode's leader
+//! acknowledges them before the members have them.
 //!
-//! The first such write since a while notes the inode as *being written*, in the log and on stable storage of all members. From then on the
-//! leader keeps times in memory; a record has them once somebody asks for them, or changes the inode otherwise. Whoever leads next, or anew, and finds the note gives the inode its own
-//! time: no write is ever older than it says. The note goes when nobody has written for a while, and with any other change of the inode:
-//! what that says of times, as utimensat(2) does, counts for whoever leads next.
+//! The first such write puts a *writing marker* for the inode into the log and on stable storage of all members. From
+//! then on the leader keeps the inode's times in memory. A record gets them once a client asks for them or changes the
+//! inode in another way. A leader that finds the marker when it begins sets the inode's times to its own clock, so no
+//! write is later than the times say. The marker is removed when the file is idle, and with any other change of the
+//! inode, whose times, as of utimensat(2), then hold for the next leader too.
 
 use crate::context::{Around, Context, Token};
 use crate::leader::Leader;
@@ -14,36 +15,37 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// A file that nobody writes for so long is not being written: 500 ms.
+/// Time without a write after which a file's marker is removed, in ns: 500 ms.
 const IDLE_NS: u64 = 500_000_000;
-/// Files that are noted at the same time.
+/// Files that have a marker at the same time.
 const FILES_MAX: usize = 1024;
-/// Files of one record.
+/// Files that one record covers.
 const FILES_AT_ONCE: usize = 64;
-/// What a change counter goes on by, so that it repeats nothing that somebody saw before a power cut.
+/// Added to the change counter when times are renewed, so that it repeats no value that a client saw before a power
+/// cut.
 const LEAP: u64 = 1 << 32;
 
 type File = (VolumeId, InodeId);
 
-/// See the module.
+/// The files that are being written.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
-    noted: BTreeMap<File, Noted>,
-    /// What was noted when this leader began.
+    marked: BTreeMap<File, Marked>,
+    /// Files whose markers this leader found when it began.
     found: Vec<File>,
 }
 
 #[derive(Debug)]
-struct Noted {
+struct Marked {
     by: Sequence,
     used_at: Time,
-    /// The last write that no record tells, and how many there are.
-    untold: Option<(Time, u64)>,
+    /// The time of the last write that no record has, and the number of such writes.
+    unrecorded: Option<(Time, u64)>,
 }
 
 impl Times {
     pub fn forget(&mut self) {
-        self.noted.clear();
+        self.marked.clear();
         self.found.clear();
     }
 
@@ -52,56 +54,56 @@ impl Times {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.noted.is_empty()
+        self.marked.is_empty()
     }
 
     pub fn has_found(&self) -> bool {
         !self.found.is_empty()
     }
 
-    /// Whether all members have the note, as all of them have what is in the log up to here: on stable storage, or, for a write that
-    /// need not be there itself, in memory.
+    /// True if all members have the file's marker, given that they have the log up to `upto`: on stable storage or, for
+    /// a loose write, in memory.
     pub fn is_safe(&self, file: File, upto: Sequence) -> bool {
-        self.noted.get(&file).is_some_and(|noted| noted.by <= upto)
+        self.marked.get(&file).is_some_and(|marked| marked.by <= upto)
     }
 
-    /// What a record of the file's times has in it as well.
-    pub fn note(&self, ring: RingId, (volume, inode): File) -> Option<Change> {
-        let is_new = !self.noted.contains_key(&(volume, inode)) && self.noted.len() < FILES_MAX;
+    /// The change that sets the file's marker, if the file needs one.
+    pub fn marker(&self, ring: RingId, (volume, inode): File) -> Option<Change> {
+        let is_new = !self.marked.contains_key(&(volume, inode)) && self.marked.len() < FILES_MAX;
         (is_new && !is_planted(Bug::WritingMarkerMissing))
             .then(|| Change::Put { key: Key::writing(ring, volume, inode), value: bytes::Bytes::from_static(&[0]) })
     }
 
-    /// That record was made.
-    pub fn noted(&mut self, file: File, by: Sequence, now: Time) {
-        if self.noted.contains_key(&file) || self.noted.len() < FILES_MAX {
-            self.noted.entry(file).or_insert(Noted { by, used_at: now, untold: None }).used_at = now;
+    /// The record that sets the marker, or writes the times, was made.
+    pub fn marked(&mut self, file: File, by: Sequence, now: Time) {
+        if self.marked.contains_key(&file) || self.marked.len() < FILES_MAX {
+            self.marked.entry(file).or_insert(Marked { by, used_at: now, unrecorded: None }).used_at = now;
         }
     }
 
-    /// A write at this time, which no record tells. -> whether the file is noted.
+    /// Keeps the time of a write that no record has. Returns true if the file has a marker.
     fn keep(&mut self, file: File, time: Time, now: Time) -> bool {
-        let Some(noted) = self.noted.get_mut(&file) else { return false };
-        let count = noted.untold.map_or(0, |(_, count)| count);
-        (noted.untold, noted.used_at) = (Some((time, count + 1)), now);
+        let Some(marked) = self.marked.get_mut(&file) else { return false };
+        let count = marked.unrecorded.map_or(0, |(_, count)| count);
+        (marked.unrecorded, marked.used_at) = (Some((time, count + 1)), now);
         true
     }
 
-    fn told(&mut self, files: &[File]) {
+    fn recorded(&mut self, files: &[File]) {
         for file in files {
-            if let Some(noted) = self.noted.get_mut(file) {
-                noted.untold = None;
+            if let Some(marked) = self.marked.get_mut(file) {
+                marked.unrecorded = None;
             }
         }
     }
 
-    fn is_untold(&self, file: &File) -> bool {
-        self.noted.get(file).is_some_and(|noted| noted.untold.is_some())
+    fn is_unrecorded(&self, file: &File) -> bool {
+        self.marked.get(file).is_some_and(|marked| marked.unrecorded.is_some())
     }
 
-    /// Files of which an answer shows times that are not as a record has them.
-    pub fn untold_in(&self, volume: VolumeId, reply: &Reply) -> Vec<File> {
-        if self.noted.is_empty() {
+    /// Files of which the answer shows times that no record has.
+    pub fn unrecorded_in(&self, volume: VolumeId, reply: &Reply) -> Vec<File> {
+        if self.marked.is_empty() {
             return Vec::new();
         }
         let shown: Vec<InodeId> = match reply {
@@ -109,12 +111,12 @@ impl Times {
             Reply::List { entries, .. } => entries.iter().filter_map(|entry| Some(entry.attr.as_ref()?.id)).collect(),
             _ => Vec::new(),
         };
-        shown.into_iter().map(|inode| (volume, inode)).filter(|file| self.is_untold(file)).collect()
+        shown.into_iter().map(|inode| (volume, inode)).filter(|file| self.is_unrecorded(file)).collect()
     }
 
-    /// Noted files that a record changes otherwise.
+    /// Files with a marker whose inodes the changes put or delete.
     pub fn changed_by(&self, changes: &[Change]) -> Vec<File> {
-        if self.noted.is_empty() {
+        if self.marked.is_empty() {
             return Vec::new();
         }
         let file_of = |change: &Change| {
@@ -122,27 +124,28 @@ impl Times {
             let is_inode = key.kind() == Some(Kind::Inode);
             is_inode.then(|| Some((key.prefix()?.volume, InodeId::from_bits(key.id()?)))).flatten()
         };
-        changes.iter().filter_map(file_of).filter(|file| self.noted.contains_key(file)).collect()
+        changes.iter().filter_map(file_of).filter(|file| self.marked.contains_key(file)).collect()
     }
 
-    /// What takes their notes away.
+    /// The changes that remove the files' markers.
     pub fn ends(ring: RingId, files: &[File]) -> impl Iterator<Item = Change> {
         files.iter().map(move |(volume, inode)| Change::Delete { key: Key::writing(ring, *volume, *inode) })
     }
 
-    pub fn unnote(&mut self, files: &[File]) {
-        self.noted.retain(|file, _| !files.contains(file));
+    pub fn unmark(&mut self, files: &[File]) {
+        self.marked.retain(|file, _| !files.contains(file));
     }
 
     fn idle(&self, now: Time) -> Vec<File> {
-        let is_idle = |noted: &Noted| now.0.abs_diff(noted.used_at.0) > IDLE_NS;
-        let idle = self.noted.iter().filter(|(_, noted)| is_idle(noted)).map(|(file, _)| *file);
+        let is_idle = |marked: &Marked| now.0.abs_diff(marked.used_at.0) > IDLE_NS;
+        let idle = self.marked.iter().filter(|(_, marked)| is_idle(marked)).map(|(file, _)| *file);
         idle.take(FILES_AT_ONCE).collect()
     }
 }
 
 impl Leader {
-    /// Whoever led before may have answered times that nobody else has: files that were being written have this moment's.
+    /// Sets the times of files whose markers were found to the current time: an earlier leader may have acknowledged
+    /// times that no replica has.
     pub fn renew_times(&mut self, cx: &mut Context) -> Result<()> {
         while self.times.has_found() && self.is_settled() {
             let some: Vec<File> = self.times.found.iter().take(FILES_AT_ONCE).copied().collect();
@@ -164,28 +167,28 @@ impl Leader {
         Ok(())
     }
 
-    /// With each tick: what nobody writes any more.
+    /// Removes the markers of idle files, with a record that has their times. Called with each tick.
     pub fn end_idle_times(&mut self, cx: &mut Context) -> Result<()> {
         let idle = if self.serves() && self.all_present() { self.times.idle(cx.around.now) } else { Vec::new() };
         if idle.is_empty() {
             return Ok(());
         }
-        let (mut commit, idle) = self.untold_times(cx, &idle)?;
+        let (mut commit, idle) = self.unrecorded_times(cx, &idle)?;
         commit.changes.extend(Times::ends(cx.at.ring, &idle));
         if !idle.is_empty() && self.append_own(cx, commit)?.is_made() {
-            self.times.unnote(&idle);
+            self.times.unmark(&idle);
         }
         Ok(())
     }
 
-    /// Answers a write of times alone, if its file is noted: no record is made. -> whether it did.
+    /// Acknowledges a write of times without a record, if the file has a marker. Returns true if it did.
     pub fn keep_times(&mut self, (token, ask): (Token, &Ask), commit: &Commit, cx: &mut Context) -> bool {
         let Some(inode) = commit.times_of else { return false };
         let file = (ask.volume, inode);
-        let noted_by = if ask.loose { self.log.settled() } else { self.log.stable() };
-        // A file capability goes with the first write.
+        let marked_by = if ask.loose { self.log.settled() } else { self.log.stable() };
+        // The first write removes a file capability too, which needs a record.
         let is_all = matches!(&commit.changes[..], [Change::Put { key, .. }] if key.kind() == Some(Kind::Inode));
-        if !is_all || !self.times.is_safe(file, noted_by) {
+        if !is_all || !self.times.is_safe(file, marked_by) {
             return false;
         }
         let time = self.numbers.time(cx.around.now);
@@ -199,9 +202,9 @@ impl Leader {
         true
     }
 
-    /// A record tells times that were kept. -> whether any was told.
-    pub fn tell_times(&mut self, cx: &mut Context, files: &[File]) -> Result<bool> {
-        let (commit, told) = self.untold_times(cx, files)?;
+    /// Records times that were kept in memory. Returns true if any file's were.
+    pub fn record_times(&mut self, cx: &mut Context, files: &[File]) -> Result<bool> {
+        let (commit, recorded) = self.unrecorded_times(cx, files)?;
         if !commit.changes.is_empty() {
             match self.append_own(cx, commit)? {
                 Appended::Made(_) => {}
@@ -209,11 +212,12 @@ impl Leader {
                 Appended::Refused(error) => return Err(error),
             }
         }
-        self.times.told(&told);
-        Ok(!told.is_empty())
+        self.times.recorded(&recorded);
+        Ok(!recorded.is_empty())
     }
 
-    /// Noted files that a record changes otherwise, but for those that it mends: what was kept of them is told once they can be read.
+    /// Files with a marker that the changes affect, except for inodes that the changes repair: their times are recorded
+    /// once the inodes can be read.
     pub fn changes_times(&self, cx: &Context, changes: &[Change]) -> Vec<File> {
         let mut files = self.times.changed_by(changes);
         files.retain(|(volume, inode)| {
@@ -223,49 +227,52 @@ impl Leader {
         files
     }
 
-    /// Whether an answer is as records have it. If it shows times that none tells they are told, and it is to be found again.
-    pub fn tells_times_of(&mut self, cx: &mut Context, ask: &Ask, reply: &Reply) -> Result<bool> {
-        let untold = self.times.untold_in(ask.volume, reply);
-        if !untold.is_empty() && self.all_present() && self.tell_times(cx, &untold)? {
+    /// True if the answer shows only times that a record has. Otherwise they are recorded, and the caller tries again.
+    pub fn shows_recorded_times(&mut self, cx: &mut Context, ask: &Ask, reply: &Reply) -> Result<bool> {
+        let unrecorded = self.times.unrecorded_in(ask.volume, reply);
+        if !unrecorded.is_empty() && self.all_present() && self.record_times(cx, &unrecorded)? {
             self.requests.retry();
         }
-        Ok(untold.is_empty())
+        Ok(unrecorded.is_empty())
     }
 
-    /// Before a record changes such a file otherwise, times that were kept are told: what it says is over them. -> whether it must wait.
-    pub fn must_tell_times(&mut self, cx: &mut Context, changed: &[File]) -> Result<bool> {
-        let untold: Vec<File> = changed.iter().filter(|file| self.times.is_untold(file)).copied().collect();
-        if untold.is_empty() {
+    /// Records times that were kept, before a record changes these files in another way: the record's times have to
+    /// come later. Returns true if the record must wait.
+    pub fn must_record_times(&mut self, cx: &mut Context, changed: &[File]) -> Result<bool> {
+        let unrecorded: Vec<File> = changed.iter().filter(|file| self.times.is_unrecorded(file)).copied().collect();
+        if unrecorded.is_empty() {
             return Ok(false);
         }
-        // Without room for them it is tried again when there is some.
-        if self.tell_times(cx, &untold)? {
+        // Without room in the journal it is tried again when there is some.
+        if self.record_times(cx, &unrecorded)? {
             self.requests.retry();
         }
         Ok(true)
     }
 
-    /// -> also the files that it has all of; not those that cannot be read until they are mended.
-    fn untold_times(&self, cx: &Context, files: &[File]) -> Result<(Commit, Vec<File>)> {
+    /// The changes that record the files' kept times, and the files that they cover. Inodes that cannot be read are
+    /// left out until they are repaired.
+    fn unrecorded_times(&self, cx: &Context, files: &[File]) -> Result<(Commit, Vec<File>)> {
         let mut commit = Commit { times_of: files.first().map(|(_, inode)| *inode), ..Commit::default() };
-        let mut told = Vec::new();
+        let mut recorded = Vec::new();
         for file @ (volume, inode) in files {
-            let untold = self.times.noted.get(file).and_then(|noted| noted.untold);
+            let unrecorded = self.times.marked.get(file).and_then(|marked| marked.unrecorded);
             let key = Key::inode(cx.at.ring, *volume, *inode, Kind::Inode);
-            let is_moved = match untold {
-                Some(untold) => move_times(&mut commit, key, untold, cx.around)?,
+            let is_moved = match unrecorded {
+                Some(unrecorded) => move_times(&mut commit, key, unrecorded, cx.around)?,
                 None => true,
             };
-            told.extend(is_moved.then_some(*file));
+            recorded.extend(is_moved.then_some(*file));
         }
-        Ok((commit, told))
+        Ok((commit, recorded))
     }
 }
 
-/// An inode's times move to this one, if they are not later, and its change counter by so much. -> whether it could be read.
+/// Raises an inode's times to `time`, unless they are later, and its change counter by `changes`. Returns false if the
+/// inode cannot be read.
 fn move_times(commit: &mut Commit, key: Key, (time, changes): (Time, u64), around: &Around) -> Result<bool> {
     let found = match around.brick.get(&key) {
-        // It is mended as it was. To stop here would take all others with it.
+        // The inode is repaired as it was. An error here would stop the whole partition.
         Err(Error::Damaged { .. }) => return Ok(false),
         found => found?,
     };

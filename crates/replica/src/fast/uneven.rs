@@ -1,35 +1,36 @@
-//! What is to be made even of a shard: ranges of blocks that somebody lists, and whose writes are remembered.
+//! What has to be reconciled of a shard: ranges of blocks that some replica lists, and the writes behind them.
 
 use super::holds;
 use super::lender::Source;
 use hekate_proto::*;
 use std::collections::{BTreeMap, VecDeque};
 
-/// See the module.
+/// What has to be reconciled of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Uneven {
-    /// First block, and how many. None overlaps another: what is set back of a write is all set back with one record.
+    /// First block and number of blocks. No two overlap: one record undoes all of a write that is undone.
     pub ranges: VecDeque<(u32, u32)>,
-    /// The greatest of the stamps.
+    /// The greatest count of the listed stamps.
     pub count: u64,
-    /// Writes of the replica whose bytes count, which is the leader: their sessions may ask for them again.
+    /// Writes of the replica whose bytes count, which is the leader unless it cannot read them. Their sessions may
+    /// repeat them.
     pub own: Vec<FastWrite>,
-    /// Writes of the others that list some.
+    /// Lists of the other members.
     pub(super) theirs: BTreeMap<BrickId, Vec<FastWrite>>,
     pub(super) source: Source,
-    /// Some replica lists it.
+    /// True if some replica lists a write to the shard.
     pub is_listed: bool,
-    /// Some of it cannot be read here.
+    /// True if some of it cannot be read, neither by the leader nor by a member that was asked.
     pub is_damaged: bool,
 }
 
 impl Uneven {
-    /// Of a replica that learns, or of any.
+    /// Adds the ranges of a learner's list, or of any other.
     pub fn add(&mut self, writes: &[FastWrite]) {
         for write in writes {
             self.is_listed = true;
             self.count = self.count.max(write.stamp.count);
-            // What another replica says is bounded by what a shard can have.
+            // The list may come from another server: its ranges are checked against the size of a shard.
             if u64::from(write.first) + u64::from(write.blocks) <= SHARD_BYTES / BLOCK_BYTES as u64 {
                 self.add_range((write.first, write.blocks));
             }
@@ -63,14 +64,16 @@ impl Uneven {
         self.own.clear();
     }
 
-    /// A shard has so many blocks. Who was away may list more: it was dropped meanwhile, and made anew, which the log brings.
+    /// Cuts the ranges at the shard's last block. A replica that was away may list more, if the shard was dropped and
+    /// made again in the meantime: the log brings that.
     pub fn end_at(&mut self, home_blocks: u32) {
         self.ranges.retain(|(first, _)| *first < home_blocks);
         self.ranges.iter_mut().for_each(|(first, blocks)| *blocks = (*blocks).min(home_blocks - *first));
     }
 
-    /// What is listed everywhere when only these ranges are left: they, and of the writes only those that all members have, since before
-    /// or by now. Whoever leads next must not take others for done.
+    /// The list that all replicas get when only the ranges in `left` are yet to be reconciled: these ranges, and those
+    /// writes that all members had before or have by now. The next leader may answer retries of listed writes, so no
+    /// others may be in it.
     pub fn rest(&self, left: &VecDeque<(u32, u32)>, others: usize) -> UnsettledRecord {
         let stamp = Stamp { count: self.count, session: SYSTEM_SESSION, op: OpId(0) };
         let is_everywhere = |write: &&FastWrite| {
@@ -126,7 +129,7 @@ mod tests {
         assert_eq!(uneven.ranges, [(last - 16, 16)]);
     }
 
-    /// Its session may ask for it once more.
+    /// The write's session may repeat it.
     #[test]
     fn the_id_of_a_write_is_kept_where_all_have_it_though_it_lies_beside_what_is_left() {
         let mut uneven = Uneven::default();
@@ -163,7 +166,7 @@ mod tests {
         );
     }
 
-    /// Else what one of them had of a write would be set back in part.
+    /// Otherwise a write that one replica has could be undone in part.
     #[test]
     fn ranges_that_overlap_are_one() {
         let mut uneven = Uneven::default();

@@ -56,11 +56,11 @@ impl Leader {
         let (session, op_id, commit) = (draft.session, draft.op_id, draft.commit);
         let mut changes = commit.changes.clone();
         changes.extend(draft.also);
-        let unnoted = if commit.times_of.is_none() { self.changes_times(cx, &changes) } else { Vec::new() };
-        if self.must_tell_times(cx, &unnoted)? {
+        let unmarked = if commit.times_of.is_none() { self.changes_times(cx, &changes) } else { Vec::new() };
+        if self.must_record_times(cx, &unmarked)? {
             return Ok(Appended::NoRoom);
         }
-        changes.extend(Times::ends(cx.at.ring, &unnoted));
+        changes.extend(Times::ends(cx.at.ring, &unmarked));
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));
         if !draft.closes && self.must_close(&changes, cx.out) {
@@ -103,7 +103,7 @@ impl Leader {
             self.numbers.reserved(upto);
             self.when(sequence, true, Then::Reserved(upto));
         }
-        self.times.unnote(&unnoted);
+        self.times.unmark(&unmarked);
         self.log.last = sequence;
         self.note(&entry, cx.out);
         commit.cut.into_iter().for_each(|cut| self.discarded.note_cut(cut));

@@ -36,7 +36,7 @@ impl Partition {
             lags: leader.members.iter().map(lag).collect(),
             open_shards: leader.fast.open_count(),
             unsettled_writes: leader.fast.unsettled_count(),
-            loose: leader.fast.loose.is_noted(),
+            loose: leader.fast.loose.is_marked(),
         })
     }
 }

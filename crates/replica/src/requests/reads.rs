@@ -44,8 +44,8 @@ impl Leader {
             Err(Stop::Error(error)) => Err(error),
             Err(_) => return None,
         };
-        let is_untold = found.as_ref().is_ok_and(|reply| !self.times.untold_in(ask.volume, reply).is_empty());
-        (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found) && !is_untold).then_some(found)
+        let is_unrecorded = found.as_ref().is_ok_and(|reply| !self.times.unrecorded_in(ask.volume, reply).is_empty());
+        (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found) && !is_unrecorded).then_some(found)
     }
 
     pub(super) fn try_read(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<bool> {
@@ -54,7 +54,7 @@ impl Leader {
         }
         match answer(cx.around.brick, ask, cx.at.own.partition, op) {
             Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
-            Ok(reply) if !self.tells_times_of(cx, ask, &reply)? => return Ok(false),
+            Ok(reply) if !self.shows_recorded_times(cx, ask, &reply)? => return Ok(false),
             Ok(reply) => self.answer(token, Ok(reply)),
             Err(Stop::Error(error)) => self.answer(token, Err(error)),
             Err(_) => return Ok(false),

@@ -46,7 +46,7 @@ fn fast_by_all(lane: &mut Lane, op_id: u64, block: u32, byte: u8) {
     lane.stamp = lane.fast_stamp(op_id);
 }
 
-fn is_noted(ring: &TestRing, at: Address) -> bool {
+fn is_marked(ring: &TestRing, at: Address) -> bool {
     let key = Key::loose(RING, at.partition.first_position(COUNT));
     ring.bricks[at.brick.0 as usize].get(&key).unwrap().is_some()
 }
@@ -105,12 +105,12 @@ fn the_note_goes_when_nobody_writes_and_stays_while_somebody_is_missing() {
     (alone.whole, alone.epoch) = (false, Epoch(alone.epoch.0 + 1));
     set_view(&mut lane.ring, number, alone);
     (0..20).for_each(|_| lane.ring.tick());
-    assert!(is_noted(&lane.ring, leader), "the other one may lack what it had");
+    assert!(is_marked(&lane.ring, leader), "the other one may lack what it had");
     form(&mut lane.ring, number, leader.brick.0, &[leader.brick.0], &[follower.brick.0]);
     (0..50).for_each(|_| lane.ring.tick());
     form(&mut lane.ring, number, leader.brick.0, &[leader.brick.0, follower.brick.0], &[]);
     (0..20).for_each(|_| lane.ring.tick());
-    assert!(!is_noted(&lane.ring, leader) && !is_noted(&lane.ring, follower));
+    assert!(!is_marked(&lane.ring, leader) && !is_marked(&lane.ring, follower));
     assert!(lane.ring.partitions[&leader].is_idle());
     assert!(lane.listed(leader) == lane.listed(follower) && shard().index == 0);
 }

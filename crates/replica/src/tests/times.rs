@@ -69,7 +69,7 @@ impl Written {
         InodeRecord::from_bytes(self.ring.bricks[at.brick.0 as usize].get(&key).unwrap().unwrap()).unwrap()
     }
 
-    fn is_noted(&self, at: Address) -> bool {
+    fn is_marked(&self, at: Address) -> bool {
         let key = Key::writing(RING, VOLUME, self.inode);
         self.ring.bricks[at.brick.0 as usize].get(&key).unwrap().is_some()
     }
@@ -85,7 +85,7 @@ impl Written {
 fn times_are_answered_before_others_have_them_and_the_next_leader_knows_no_older_ones() {
     let mut written = Written::new();
     let follower = written.follower();
-    assert!(written.is_noted(written.leader) && written.is_noted(follower));
+    assert!(written.is_marked(written.leader) && written.is_marked(follower));
     let before = written.attr();
     assert_eq!(written.tell_alone(true, 100_000), Some(Ok(Reply::Done)), "at once");
     let told = Time(written.ring.clock);
@@ -94,7 +94,7 @@ fn times_are_answered_before_others_have_them_and_the_next_leader_knows_no_older
     form(&mut written.ring, number, follower.brick.0, &[follower.brick.0], &[]);
     let now = written.attr_on(follower);
     assert!(now.mtime >= told && now.ctime >= told && now.change > before.change + 1, "{now:?} {told:?}");
-    assert!(!written.is_noted(follower));
+    assert!(!written.is_marked(follower));
     written.ring.rest();
 }
 
@@ -187,7 +187,7 @@ fn a_write_that_makes_a_file_longer_that_was_cut_waits_for_all() {
     let op = Op::Inode { op: InodeOp::SetAttr { inode: written.inode, changes } };
     written.ring.execute_at(written.leader, op).unwrap();
     assert_eq!(written.tell(true, 50_000), Some(Ok(Reply::Done)));
-    assert!(written.is_noted(written.leader) && written.is_noted(written.follower()));
+    assert!(written.is_marked(written.leader) && written.is_marked(written.follower()));
     assert_eq!(written.tell_alone(true, 60_000), None);
     assert_eq!(written.attr().size, 60_000);
 }
@@ -197,9 +197,9 @@ fn a_file_that_nobody_writes_is_noted_no_more() {
     let mut written = Written::new();
     let follower = written.follower();
     (0..10).for_each(|_| written.ring.tick());
-    assert!(!written.is_noted(written.leader) && !written.is_noted(follower));
+    assert!(!written.is_marked(written.leader) && !written.is_marked(follower));
     assert_eq!(written.tell_alone(true, 100_000), None, "noted anew, which all must have");
-    assert!(written.is_noted(written.leader) && !written.is_noted(follower));
+    assert!(written.is_marked(written.leader) && !written.is_marked(follower));
     assert_eq!(written.tell_alone(true, 100_000), None, "the other member has not yet what the next leader goes by");
 }
 
@@ -240,7 +240,7 @@ fn no_note_is_taken_away_before_the_view_begins() {
     assert_eq!(last(&written.ring), position);
     super::heal::set_view(&mut written.ring, number, View { epoch: Epoch(2), ..before });
     written.ring.rest();
-    assert!(!written.is_noted(leader));
+    assert!(!written.is_marked(leader));
 }
 
 /// A request that stuck in a connection which its client had given up.

@@ -179,7 +179,7 @@ impl Leader {
                 self.decide(cx)
             }
             Message::Block { at: block, bytes } => {
-                self.block_lent(cx.at, from.brick, block, bytes.as_ref());
+                self.receive_block(cx.at, from.brick, block, bytes.as_ref());
                 self.settle_block(cx, from.brick, block, bytes)
             }
             Message::Compared { portion, sum, count } => self.compared(cx, from.brick, portion, (sum, count)),
@@ -203,7 +203,7 @@ impl Leader {
         member.held = position.sequence.min(self.log.last());
         self.lost_by(brick, &lost);
         if !self.takes_legs() && !is_planted(Bug::ListedWritesIgnored) {
-            self.fast.found_on(brick, lists);
+            self.fast.add_lists_of_member(brick, lists);
         }
         match self.start.phase {
             Phase::Silent => Ok(()),
@@ -288,9 +288,9 @@ impl Leader {
             return Ok(());
         }
         self.numbers.skip_reserved(cx.around.brick)?;
-        self.find_own_lists(cx)?;
+        self.add_own_lists(cx)?;
         self.log.set_last(own.sequence);
-        self.find_loose_note(cx)?;
+        self.find_loose_marker(cx)?;
         self.start.phase = Phase::Feeding;
         let behind: Vec<_> =
             self.members.iter().filter_map(|(brick, member)| Some((*brick, member.position?.sequence))).collect();
@@ -325,9 +325,9 @@ impl Leader {
             cx.out.branches.push("levelling: a view is to begin");
             self.start.phase = Phase::Opening;
             self.round(cx, self.log.last(), cx.at.unsynced(cx.around.brick), vec![Then::Open(cx.at.view.epoch)]);
-        } else if is_even && self.syncs_found(cx) {
+        } else if is_even && self.syncs_found_lists(cx) {
             // The records that reconcile listed writes follow the sync.
-        } else if is_even && self.fast.evens_found() {
+        } else if is_even && self.fast.reconciles_found() {
             self.continue_closing(cx)?;
         } else if is_even && self.must_compare(cx) {
             self.begin_comparison(cx)?;
