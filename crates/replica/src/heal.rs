@@ -1,10 +1,11 @@
-//! The leader heals those who learn: it goes through what it holds of the partition once, portion by portion, and sends
-//! what the learner has otherwise. `learner.rs` is the other side.
+//! Healing, at the leader: it goes through what it holds of the partition once, portion by portion, and sends each
+//! learner what the learner holds differently. `learner.rs` is the learner's side.
 //!
-//! Each step is a record, empty for the members: so it has its place among the changes, which go on meanwhile. From the
-//! record on that compares a portion the learner follows the leader's records there; what differed with that record, and
-//! nothing else, is sent. A shard that differs gets a fresh stamp on all replicas first, greater than the learner's own:
-//! until it has it, the learner takes nothing for it; then only the blocks that differ are sent.
+//! Each step belongs to a record that is empty for the members, so it has its place among the changes that go on
+//! meanwhile. From the record that compares a portion on, the learner applies the leader's records to that portion.
+//! What differed at that record, and nothing else, is sent. A shard that differs first gets a new stamp on all
+//! replicas, greater than the learner's: until the learner has it, it applies no changes of the shard. Then only the
+//! blocks that differ are sent.
 
 mod late;
 pub(crate) mod learner;
@@ -29,50 +30,51 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Entries of the index that one step compares.
 const PORTION: usize = 512;
-/// Bytes that a tick may send, unless its host says otherwise; a quarter while clients change something.
+/// Bytes that may be sent with each tick, unless the host sets a limit.
 const TICK_BYTES: usize = 1 << 20;
+/// Divides `TICK_BYTES` while clients make changes.
 const BUSY_SHARE: usize = 4;
-/// Bytes that the learner may not have yet.
+/// Bytes that may be sent and not acknowledged by the learner.
 const WINDOW_BYTES: usize = 2 << 20;
-/// What a step costs beside what it brings.
+/// Bytes that a step is taken to cost besides what it carries.
 const STEP_BYTES: usize = 256;
 
-/// Who lacks so many records may be a member: it is fed the rest before its view begins.
+/// Records that a learner may lack and still become a member: it is sent them before its view begins.
 const NEAR: u64 = 64;
 
-/// How far a learner is, for who asks.
+/// The progress of a learner, for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Healing {
-    /// Which.
+    /// The learner.
     pub brick: BrickId,
-    /// Whether it takes records.
+    /// True if the learner is sent records.
     pub heard: bool,
-    /// Something that it is to get cannot be read here.
+    /// True if the leader cannot read something that the learner needs.
     pub stuck: bool,
-    /// It may be a member: of the last records it lacks a few at most (`NEAR`).
+    /// True if the learner may become a member: it lacks a few of the last records at most (`NEAR`).
     pub whole: bool,
-    /// Of its part of the ring so much was gone through, of 10,000.
+    /// The part of the partition that was compared, in 1/10,000.
     pub done: u32,
-    /// Bytes that were sent because it had them otherwise.
+    /// Bytes that were sent because the learner held something else.
     pub sent: u64,
-    /// It is compared, and has what comes before this; none: it gets records, and has them up to `held`.
+    /// While the learner is compared: it has everything before this key. `None`: it is sent records only.
     pub from: Option<Key>,
-    /// So.
+    /// The learner has all records up to this one.
     pub held: Sequence,
 }
 
-/// A learner, as the leader knows it.
+/// What the leader knows of a learner.
 #[derive(Debug, Default)]
 pub(crate) struct Learner {
     stage: Stage,
-    /// It has all records up to here.
+    /// The learner has all records up to this one.
     held: Sequence,
-    /// It should have all up to here by now.
+    /// The record that the learner has to have when it is next checked whether it keeps up.
     due: Sequence,
-    /// What comes before this is not in its journal, or is there as its healing needed it: as long as a member lacks some
-    /// of it, it may not lead.
+    /// The learner's journal lacks the records before this one, or has only what its healing needed of them. It may not
+    /// lead while a member lacks one of these.
     since: Sequence,
-    /// Steps that it may not have taken, with what they cost.
+    /// Records with steps that the learner has not acknowledged, and the bytes of each.
     window: VecDeque<(Sequence, usize)>,
     window_bytes: usize,
     from: Option<Key>,
@@ -81,56 +83,58 @@ pub(crate) struct Learner {
 
 #[derive(Debug, Default)]
 enum Stage {
-    /// It has not said where its log ends.
+    /// The learner has not sent `Position`.
     #[default]
     Away,
-    /// It has, and gets no records yet.
-    Told(Told),
-    /// It gets the records that it lacks, so many with each tick; what is made meanwhile comes behind them.
+    /// The learner has sent `Position`, and is sent no records yet.
+    Positioned(LearnerPosition),
+    /// The learner is sent the records that it lacks, some with each tick. New records are queued behind them.
     Feeding(Feeding),
-    /// Once it is near their end it is whole.
+    /// The learner follows. It is whole once it is near the end of the log.
     Following,
-    /// From here on it is to be compared.
+    /// The portion from this key on is compared next.
     Next(Key),
     Comparing {
         sequence: Sequence,
         from: Key,
     },
     Mending(Mending),
-    /// With this record it has what it was compared for.
+    /// The learner has everything once it has this record.
     Ending(Sequence),
     Whole,
-    /// Something here cannot be read: it is tried again when that was mended, when the learner comes back, and now and then.
+    /// The leader cannot read something. It tries again after a repair, when the learner comes back, and every 10 s.
     Stuck,
 }
 
-/// What a learner lists is evened before it gets records: one that evened the shard earlier, without it, takes its list away, and then
-/// only this leader would know.
+/// The learner's lists of fast writes. They are reconciled before the learner is sent records: a record that reconciled
+/// such a shard without the learner would remove its list, and only this leader would know of the write.
 #[derive(Debug)]
 enum Lists {
-    Told(Vec<FastList>),
-    Evening,
-    /// With this record, which all members are to have.
-    Evened(Sequence),
+    Reported(Vec<FastList>),
+    Reconciling,
+    /// All is reconciled once all members have this record.
+    Reconciled(Sequence),
 }
 
-/// What a learner says of itself.
+/// What a learner sent with `Position`.
 #[derive(Debug)]
-struct Told {
+struct LearnerPosition {
     position: LogPosition,
-    /// Fast writes of its that others may not have.
+    /// Fast writes of the learner that other replicas may lack.
     lists: Lists,
-    /// A power cut took blocks from it.
+    /// A power cut took blocks from the learner.
     has_lost: bool,
     heal: Option<HealRecord>,
 }
 
-/// Records that a learner is to get. Their fresh blocks are read when they go: all at once they may not fit in memory.
+/// Records that a learner is to be sent. Their fresh blocks are read when they are sent, since all of them may not fit
+/// in memory.
 #[derive(Debug)]
 struct Feeding {
     records: VecDeque<LogEntry>,
-    /// How many there were, with those that were made since; and how many of those since the last step.
+    /// Records that were queued so far.
     all: usize,
+    /// Records that were queued since the last step.
     came: usize,
     heal: Option<HealRecord>,
 }
@@ -148,24 +152,24 @@ struct Mending {
 enum Blocks {
     None,
     Asked(ShardId),
-    /// First block, how many, and whether they are holes here.
+    /// Runs of blocks that differ: first block, number of blocks, and true if the blocks are holes at the leader.
     Differ(ShardId, VecDeque<(u32, u32, bool)>),
 }
 
 impl Learner {
-    /// Whether it takes the leader's records.
+    /// True if the learner is sent the leader's records.
     pub fn is_attached(&self) -> bool {
-        !matches!(self.stage, Stage::Away | Stage::Told(_))
+        !matches!(self.stage, Stage::Away | Stage::Positioned(_))
     }
 
-    /// Whether it was heard.
-    pub fn is_heard(&self) -> bool {
+    /// True if the learner has sent `Position`.
+    pub fn has_position(&self) -> bool {
         !matches!(self.stage, Stage::Away)
     }
 
-    /// Whether the next tick brings it on.
+    /// True if the next tick may take the learner further.
     pub fn wants_tick(&self) -> bool {
-        matches!(self.stage, Stage::Told(_) | Stage::Feeding(_) | Stage::Next(_) | Stage::Mending(_))
+        matches!(self.stage, Stage::Positioned(_) | Stage::Feeding(_) | Stage::Next(_) | Stage::Mending(_))
     }
 
     fn holds(&mut self, sequence: Sequence, (stable, last): (Sequence, Sequence)) {
@@ -179,7 +183,7 @@ impl Learner {
         {
             (self.stage, self.since) = (Stage::Following, end);
         }
-        // What it lacks is in the members' journals, and is soon fed.
+        // The members' journals have what the learner lacks, which is sent before its view begins.
         if matches!(self.stage, Stage::Following) && self.held >= stable && self.held.0 + NEAR >= last.0 {
             self.stage = Stage::Whole;
         }
@@ -196,7 +200,7 @@ impl Learner {
 }
 
 impl Leader {
-    /// How far the learners are.
+    /// The progress of each learner.
     pub fn healing(&self, at: &Membership) -> Vec<Healing> {
         let of = |(brick, learner): (&BrickId, &Learner)| Healing {
             brick: *brick,
@@ -218,14 +222,15 @@ impl Leader {
         self.healing.learners.iter().map(of).collect()
     }
 
-    /// Whether it may be a member, and lead: all others that are, or may be, have what its journal does not have.
+    /// True if the learner may be a member, and lead: all members, and all other learners that may be members, have the
+    /// records that its journal lacks.
     fn is_whole(&self, learner: &Learner) -> bool {
         let may_join = |other: &&Learner| matches!(other.stage, Stage::Whole);
         let joining = self.healing.learners.values().filter(may_join).map(|other| other.held).min();
         may_join(&learner) && self.log.settled().min(joining.unwrap_or(self.log.settled())) >= learner.since
     }
 
-    pub fn learner_told(
+    pub fn learner_position(
         &mut self,
         brick: BrickId,
         position: LogPosition,
@@ -233,8 +238,8 @@ impl Leader {
         heal: Option<HealRecord>,
     ) {
         if let Some(learner) = self.healing.learners.get_mut(&brick).filter(|learner| !learner.is_attached()) {
-            let lists = Lists::Told(lists);
-            learner.stage = Stage::Told(Told { position, lists, has_lost: !lost.is_empty(), heal });
+            let lists = Lists::Reported(lists);
+            learner.stage = Stage::Positioned(LearnerPosition { position, lists, has_lost: !lost.is_empty(), heal });
         }
     }
 
@@ -245,14 +250,14 @@ impl Leader {
         }
     }
 
-    /// It is not heard any more, or anew.
+    /// The learner is not connected any more, or connected anew: it has to send `Position` again.
     pub fn learner_away(&mut self, brick: BrickId) {
         if let Some(learner) = self.healing.learners.get_mut(&brick) {
             *learner = Learner { sent: learner.sent, ..Learner::default() };
         }
     }
 
-    /// A record on its way to those who learn; one of them does a step with it.
+    /// Sends a record to all learners, to one of them with a step.
     pub fn stream(
         &mut self,
         cx: &mut Context,
@@ -276,14 +281,14 @@ impl Leader {
         }
     }
 
-    /// With each tick: so much may be sent.
+    /// Sets how many bytes may be sent before the next tick.
     pub fn allow_healing(&mut self) {
         let is_busy = std::mem::take(&mut self.healing.was_asked);
         let share = if is_busy { TICK_BYTES / BUSY_SHARE } else { TICK_BYTES };
         self.healing.heal_bytes = self.healing.heal_limit.unwrap_or(share);
     }
 
-    /// Brings learners on, as far as it may.
+    /// Takes the learners further, as far as the limits allow.
     pub fn heal(&mut self, cx: &mut Context) -> Result<()> {
         if !self.serves() || !self.all_present() || self.healing.learners.is_empty() {
             return Ok(());
@@ -299,7 +304,8 @@ impl Leader {
         Ok(())
     }
 
-    /// What cannot be read here must not end the partition, whose only replica this may be: the learner waits.
+    /// Turns damage that the leader finds into a learner that is stuck, with a note for the operator. The leader may be
+    /// the only replica of the partition, so it must not stop.
     pub fn stop_at_damage<T: Default>(&mut self, cx: &mut Context, brick: BrickId, outcome: Result<T>) -> Result<T> {
         match outcome {
             Err(error @ (Error::Damaged { .. } | Error::Io { .. })) => {
@@ -311,16 +317,16 @@ impl Leader {
         }
     }
 
-    /// -> whether there may be another one at once.
+    /// Takes the learner one step further. Returns true if there may be another one at once.
     fn heal_step(&mut self, cx: &mut Context, brick: BrickId) -> Result<bool> {
         let Some(learner) = self.healing.learners.get_mut(&brick) else { return Ok(false) };
         if learner.is_ahead() {
             return Ok(false);
         }
-        // It takes records while its next stage is found, if it takes any.
+        // Records are sent to an attached learner while its next stage is determined.
         let meanwhile = if learner.is_attached() { Stage::Stuck } else { Stage::Away };
         match std::mem::replace(&mut learner.stage, meanwhile) {
-            Stage::Told(told) => self.attach(cx, brick, told),
+            Stage::Positioned(reported) => self.attach(cx, brick, reported),
             Stage::Feeding(feeding) => self.feed_learner(cx, brick, feeding),
             Stage::Next(from) => self.compare_next(cx, brick, from),
             Stage::Mending(mending) => self.mend(cx, brick, mending),
@@ -340,7 +346,7 @@ impl Leader {
         }
     }
 
-    /// An empty record with a step. -> its number; none if there is no room for it.
+    /// Makes an empty record with a step. Returns `None` if the journal has no room.
     fn step_record(
         &mut self,
         cx: &mut Context,
@@ -364,20 +370,20 @@ impl Leader {
         }
     }
 
-    /// If its log is the beginning of this one, and the rest is still in the journal, it gets that. Otherwise it goes on
-    /// from here, and is compared.
-    fn attach(&mut self, cx: &mut Context, brick: BrickId, mut told: Told) -> Result<bool> {
-        if !self.has_evened(&mut told.lists) {
-            self.set_stage(brick, Stage::Told(told));
+    /// Sends the learner the records that it lacks, if its log is the beginning of this one and the journal still has
+    /// the rest. Otherwise the learner is compared from the beginning.
+    fn attach(&mut self, cx: &mut Context, brick: BrickId, mut reported: LearnerPosition) -> Result<bool> {
+        if !self.has_reconciled(&mut reported.lists) {
+            self.set_stage(brick, Stage::Positioned(reported));
             return Ok(false);
         }
-        // What it lacks of loose writes is in no log, and records that follow these would hide that (rule L19). Who is being compared
-        // already has got none since.
-        let is_loose = self.fast.loose.is_marked() && told.heal.is_none() && !is_planted(Bug::LooseWritesIgnored);
-        let lacks_more = told.has_lost && !is_planted(Bug::LostBlocksIgnored) || is_loose;
-        let missing = if lacks_more { None } else { missing(cx.at, cx.around.brick, told.position)? };
-        let Some(missing) = missing else { return self.restart(cx, brick, told) };
-        let Told { position, heal, .. } = told;
+        // No log has the loose writes that the learner lacks, and records after them would hide that (rule L19). A
+        // learner that is being compared already has taken none since.
+        let is_loose = self.fast.loose.is_marked() && reported.heal.is_none() && !is_planted(Bug::LooseWritesIgnored);
+        let lacks_more = reported.has_lost && !is_planted(Bug::LostBlocksIgnored) || is_loose;
+        let missing = if lacks_more { None } else { missing(cx.at, cx.around.brick, reported.position)? };
+        let Some(missing) = missing else { return self.restart(cx, brick, reported) };
+        let LearnerPosition { position, heal, .. } = reported;
         cx.out.branches.push("a learner goes on with its log");
         self.goes_on_at(brick, position.sequence);
         self.learner_holds(brick, position.sequence);
@@ -385,21 +391,23 @@ impl Leader {
         self.feed_learner(cx, brick, feeding)
     }
 
-    /// What is in no log: writes that were on their way to all when it was left out (rule 21).
-    fn has_evened(&mut self, lists: &mut Lists) -> bool {
+    /// True once the learner's fast writes, which are in no log, are reconciled: they were in flight when the learner
+    /// was left out (rule 21).
+    fn has_reconciled(&mut self, lists: &mut Lists) -> bool {
         match lists {
-            Lists::Told(told) if told.is_empty() => return true,
-            Lists::Told(told) => {
-                self.fast.add_lists_of_learner(std::mem::take(told));
-                *lists = Lists::Evening;
+            Lists::Reported(reported) if reported.is_empty() => return true,
+            Lists::Reported(reported) => {
+                self.fast.add_lists_of_learner(std::mem::take(reported));
+                *lists = Lists::Reconciling;
             }
-            Lists::Evening if !self.fast.is_closing() => *lists = Lists::Evened(self.log.last()),
-            Lists::Evening | Lists::Evened(_) => {}
+            Lists::Reconciling if !self.fast.is_closing() => *lists = Lists::Reconciled(self.log.last()),
+            Lists::Reconciling | Lists::Reconciled(_) => {}
         }
-        matches!(lists, Lists::Evened(sequence) if self.log.settled() >= *sequence)
+        matches!(lists, Lists::Reconciled(sequence) if self.log.settled() >= *sequence)
     }
 
-    /// As many records as may go now, and never fewer than twice those that have come since: so there is an end to it.
+    /// Sends as many records as the limits allow, and at least twice as many as were queued since, so that the queue
+    /// becomes empty.
     fn feed_learner(&mut self, cx: &mut Context, brick: BrickId, mut feeding: Feeding) -> Result<bool> {
         let mut must = 2 * std::mem::take(&mut feeding.came);
         while let Some(entry) = feeding.records.pop_front() {
@@ -422,12 +430,12 @@ impl Leader {
         Ok(true)
     }
 
-    fn restart(&mut self, cx: &mut Context, brick: BrickId, told: Told) -> Result<bool> {
-        // Of this view, so that no position that the learner may have had is behind it.
+    fn restart(&mut self, cx: &mut Context, brick: BrickId, reported: LearnerPosition) -> Result<bool> {
+        // A record of this view, so it comes after any position that the learner may have had.
         let sequence = match self.append_own(cx, Commit::default())? {
             Appended::Made(sequence) => sequence,
             Appended::NoRoom => {
-                self.set_stage(brick, Stage::Told(told));
+                self.set_stage(brick, Stage::Positioned(reported));
                 return Ok(false);
             }
             Appended::Refused(error) => return Err(error),
@@ -474,7 +482,8 @@ impl Leader {
         Ok(false)
     }
 
-    /// What it holds otherwise is looked at as it is here by now: what changed since comes to the learner as well.
+    /// Notes what a learner holds differently. It is sent as the leader has it when it is sent: the learner applies the
+    /// changes since `Compare` too.
     pub fn differs(
         &mut self,
         brick: BrickId,
@@ -502,17 +511,19 @@ impl Leader {
     }
 }
 
-/// For the operator.
+/// The note for the operator about a learner that cannot be healed.
 pub(crate) fn not_healed(at: &Membership, brick: BrickId, error: &Error) -> String {
     let (number, ring) = (at.own.partition, at.ring);
     let other = brick.text();
     format!(
-        "partition {number} of ring {ring}: brick {other} is not healed: {error}; `hekate brick scrub` reads all of a brick"
+        "partition {number} of ring {ring}: brick {other} is not healed: {error}. `hekate brick scrub` reads all of a \
+         brick"
     )
 }
 
-/// The records after a position, if it is one of this log and the journal still has them. Who was made to lead before it was
-/// healed (`hekate partition force`) has none that others could take; and who was never a member lacks fast writes, which are in no log.
+/// The records after a position, if it is a position of this log and the journal has them. `None` if this brick was
+/// made to lead before it had healed (`hekate partition force`), since its journal then has none that others could
+/// append, and for a replica that was never a member, since it lacks fast writes, which are in no log.
 fn missing(at: &Membership, brick: &Brick, position: LogPosition) -> Result<Option<Vec<LogEntry>>> {
     let own = brick.position(at.ring, at.own.partition);
     if brick.get(&heal_key(at))?.is_some() {
@@ -541,7 +552,8 @@ fn all_hashes(brick: &Brick, from: &Key, to: &Key) -> Result<BTreeMap<Key, u128>
     Ok(found)
 }
 
-/// How much of a partition lies before a key: ids are spread evenly over its positions, and there are few entries of work.
+/// The part of a partition before a key, in 1/10,000. Ids are spread evenly over the positions, and other entries are
+/// few.
 fn share_before(at: &Membership, key: &Key) -> u32 {
     let (_, objects_end) = Key::object_range(at.ring, at.own.partition, at.count);
     let Some(place) = key.prefix() else { return if *key < objects_end { 0 } else { 9_999 } };

@@ -1,13 +1,15 @@
-//! File locks of a partition's inodes: fcntl(2) ranges (an open file description's with an owner of its own) and
-//! flock(2). They are the leader's memory, never a record: in a new epoch clients tell them again (DESIGN section 6).
+//! File locks of a partition's inodes: fcntl(2) ranges, open file descriptions' locks (each with an owner of its own)
+//! and flock(2). They are in the leader's memory and in no record: clients restore them at a new leader (ADR 10).
 //!
-//! Invariants: no two locks that conflict are held, by sessions that have not ended; what can be granted has been, when
-//! a call returns. Those who wait are served in the order in which they came: none passes another with whom it conflicts,
-//! but for one that the other waits for. Who does not wait goes by what is held, as POSIX says, so it may pass.
+//! Invariants: no two conflicting locks are held by sessions that have not ended. When a call returns, every wait that
+//! can be granted has been. Waits are granted in order of arrival: none overtakes one that it conflicts with, unless
+//! that one waits for its owner. A request that does not wait is granted if no held lock conflicts, as POSIX says, so
+//! it may overtake.
 //!
-//! Limits: a deadlock is seen if all its waits are in this table (not over partitions) and it is of fcntl locks alone;
-//! an owner is one party, whatever its threads do, as in fcntl(2). The same holds for passing: a wait that lasts because
-//! of who waits before it, and that a lock of another partition or style ties into a ring, ends when one is cancelled.
+//! Limits: a deadlock is detected if all its waits are in this table (not over partitions) and it consists of fcntl
+//! locks. An owner is one party whatever its threads do, as in fcntl(2). Overtaking is decided by this table alone too:
+//! a wait that lasts because of an earlier wait, where a lock of another partition or style closes the cycle, ends when
+//! one is cancelled.
 
 mod answers;
 mod grant;
@@ -23,103 +25,103 @@ use answers::Answers;
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An inode of a volume: the ids of two volumes may be the same.
+/// An inode and its volume: inodes of two volumes may have the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockedFile {
-    /// Whose inode.
+    /// The inode's volume.
     pub volume: VolumeId,
-    /// Which.
+    /// The inode.
     pub inode: InodeId,
 }
 
 /// The op that an answer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
-    /// Of whom.
+    /// The session that sent the op.
     pub session: SessionId,
-    /// Which; retries carry the same.
+    /// The op's id, which its retries carry too.
     pub op_id: OpId,
 }
 
-/// How many locks may be held. Those that wait are bounded by the slots of their sessions.
+/// Limits of held locks. Waiting locks are bounded by the slots of their sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockSettings {
-    /// Locks on one file; each part of a split range counts.
+    /// Locks on one file. Each part of a range that was split counts.
     pub locks_per_file_max: usize,
     /// Locks of one session in this partition.
     pub locks_per_session_max: usize,
 }
 
 impl Default for LockSettings {
-    /// A full file takes 0.5 MB and some 50 µs a call.
+    /// A file with 8,192 locks takes 0.5 MB, and some 50 µs a call.
     fn default() -> Self {
         Self { locks_per_file_max: 8192, locks_per_session_max: 65_536 }
     }
 }
 
-/// What became of a lock that was asked for.
+/// The result of a lock request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is held; or, for unlock, let go.
+    /// The lock is held or, for an unlock, released.
     Granted,
-    /// This one is in the way.
+    /// This lock conflicts.
     Conflict(HeldLock),
     /// The answer comes later, as [`Told`].
     Waiting(Ticket),
-    /// Waiting would be for itself.
+    /// The owner would wait for itself.
     Deadlock,
 }
 
 /// The answer of an op that waited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
-    /// Which op.
+    /// The op.
     pub ticket: Ticket,
-    /// Its answer.
+    /// The answer.
     pub answer: Result<Reply>,
 }
 
-/// A lock that waits.
+/// A lock request that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// For which op.
+    /// The op.
     pub ticket: Ticket,
-    /// What it wants.
+    /// The wanted lock.
     pub lock: HeldLock,
 }
 
 /// One file's locks.
 #[derive(Debug, Clone, Default)]
 pub struct FileLocks {
-    /// By first byte.
+    /// Held locks, by first byte.
     pub held: Vec<HeldLock>,
-    /// In the order in which they came.
+    /// Waiting requests, in order of arrival.
     pub waiting: Vec<Wait>,
 }
 
-/// See the module.
+/// The locks of a partition, and the requests that wait for one.
 #[derive(Debug, Clone, Default)]
 pub struct LockTable {
     files: BTreeMap<LockedFile, FileLocks>,
     waiting_at: BTreeMap<Ticket, LockedFile>,
     held_by_session: BTreeMap<SessionId, usize>,
     answers: Answers,
-    /// Sessions that held locks under the last leader, perhaps, and have not told all of them.
+    /// Sessions that may have held locks at an earlier leader and have not restored all of them.
     untold: BTreeSet<SessionId>,
-    /// While there are such, who does not wait is refused.
+    /// While there are such sessions, requests that would not wait are refused with `WouldBlock`.
     refuses_meanwhile: bool,
     told: Vec<Told>,
     settings: LockSettings,
 }
 
 impl LockTable {
-    /// For a partition that nobody can hold locks of.
+    /// The table of a partition in which no session holds locks.
     pub fn new(settings: LockSettings) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// Does an op of a session that has not ended; one that was answered before is answered the same again. None: it
-    /// waits. After each call of the table the answers of others may have come: [`LockTable::take_told`].
+    /// Executes an op of a session that has not ended. An op that was answered gets the same answer again. `None`: the
+    /// op waits. Each call may end waits of other ops: see [`LockTable::take_told`].
     pub fn execute(&mut self, ticket: Ticket, volume: VolumeId, op: &LockOp) -> Option<Result<Reply>> {
         if let LockOp::Get { inode, lock } = op {
             let file = LockedFile { volume, inode: *inode };
@@ -135,7 +137,7 @@ impl LockTable {
             return Some(Err(Error::Protocol { what: "two unanswered ops of a session share a slot".into() }));
         }
         let answer = self.change(ticket, volume, op)?;
-        // What asks to be sent again is no answer.
+        // An op that is to be sent again was not answered.
         if !matches!(answer, Err(Error::Unavailable { .. })) {
             self.answers.keep(ticket, answer.clone());
         }
@@ -168,12 +170,16 @@ impl LockTable {
         })
     }
 
-    /// The answers of ops that waited, in the order in which they came to be.
+    /// The answers of ops that waited, in the order in which they were answered.
     pub fn take_told(&mut self) -> Vec<Told> {
         std::mem::take(&mut self.told)
     }
 
-    /// `F_GETLK`: of the locks that `lock` conflicts with, the one with the lowest first byte.
+    /// `F_GETLK`: the conflicting lock with the lowest first byte.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a malformed lock; `Unavailable` while sessions have not restored their locks.
     pub fn get(&self, session: SessionId, file: LockedFile, lock: &Lock) -> Result<Option<HeldLock>> {
         check(lock)?;
         if self.is_recovering() {
@@ -182,7 +188,13 @@ impl LockTable {
         Ok(self.conflict(&file, &HeldLock { session, lock: *lock }))
     }
 
-    /// `F_SETLK`, `F_SETLKW`, flock. As flock(2) says, a conversion there lets go first: whoever waits may come before.
+    /// `F_SETLK`, `F_SETLKW`, flock. A conversion of a flock lock releases the old lock first, as flock(2) says, so a
+    /// request that waits may be granted before.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a malformed lock; `TooManyLocks`; while sessions have not restored their locks, `Unavailable` or
+    /// `WouldBlock` for a request that does not wait.
     pub fn set(&mut self, ticket: Ticket, file: LockedFile, lock: &Lock, wait: bool) -> Result<Outcome> {
         check(lock)?;
         let wanted = HeldLock { session: ticket.session, lock: *lock };
@@ -219,7 +231,7 @@ impl LockTable {
     }
 
     fn wait(&mut self, wait: Wait, file: LockedFile) -> Result<Outcome> {
-        // Known only once all is told; then every wait is looked at.
+        // During recovery not all locks are known. All waits are checked once they are.
         if !self.is_recovering() && self.is_deadlock(&file, &wait.lock) {
             return Ok(Outcome::Deadlock);
         }
@@ -228,7 +240,7 @@ impl LockTable {
         let place = waiting.len() - 1;
         self.waiting_at.insert(wait.ticket, file);
         if self.is_recovering() || !self.is_free(&file, place) {
-            // That it waits may let others pass.
+            // This wait may let others overtake.
             self.settle();
             return Ok(Outcome::Waiting(wait.ticket));
         }
@@ -238,8 +250,8 @@ impl LockTable {
         Ok(Outcome::Granted)
     }
 
-    /// Whether the op is ended by this: it waited, or is yet to come and will be answered `Interrupted` then. If not, it
-    /// had its answer, and a lock that was granted stays.
+    /// Cancels an op. Returns true if that ends the op: it waited, or has yet to arrive and will be answered
+    /// `Interrupted`. If it was answered already, a lock that was granted stays.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         if self.stop_waiting(ticket) {
             self.tell(ticket, Err(Error::Interrupted));
@@ -253,13 +265,13 @@ impl LockTable {
         is_new
     }
 
-    /// An owner closed the file: what it holds there, of both styles, goes. What it waits for stays, as in Linux.
+    /// Releases what an owner holds of a file that it closed, of both styles. Its waits stay, as in Linux.
     pub fn release(&mut self, session: SessionId, owner: LockOwner, file: LockedFile) {
         self.drop_held(&file, |held| held.holder() == (session, owner));
         self.settle();
     }
 
-    /// All that it held goes, and its waits end.
+    /// Releases all locks of a session and ends its waits.
     pub fn end_session(&mut self, session: SessionId) {
         let waits: Vec<Ticket> = self.waits_of(session).map(|(ticket, _)| ticket).collect();
         for ticket in waits {
@@ -273,13 +285,13 @@ impl LockTable {
         self.settle();
     }
 
-    /// Who holds and who waits, file by file.
+    /// Held locks and waits, by file.
     pub fn list(&self) -> impl Iterator<Item = (&LockedFile, &FileLocks)> {
         self.files.iter()
     }
 }
 
-/// A range has a byte, and flock's is the whole file.
+/// Checks that the range is not empty, and that a flock lock covers the whole file.
 fn check(lock: &Lock) -> Result<()> {
     if lock.start > lock.end {
         return Err(Error::invalid("a lock that ends before it starts"));

@@ -1,4 +1,4 @@
-//! Learners that are late: what they lack is kept for them, up to a point, and who is stuck is tried again.
+//! Learners that fall behind or are stuck: how long records are retained for them, and when healing is tried again.
 
 use super::{Learner, Stage};
 use crate::context::{Context, Out};
@@ -6,14 +6,14 @@ use crate::leader::Leader;
 use crate::message::Message;
 use hekate_proto::*;
 
-/// After so long a learner that could not be healed is tried again: 10 s.
+/// Time after which a learner that is stuck is tried again, in ns: 10 s.
 const STUCK_PAUSE_NS: u64 = 10_000_000_000;
 
-/// A learner that was whole, and is further behind than that, is so no more: 1 s.
+/// Time within which a whole learner has to have the records that were settled at its beginning, in ns: 1 s.
 const BEHIND_NS: u64 = 1_000_000_000;
 
 impl Leader {
-    /// What could not be read may be mended by now.
+    /// Tries stuck learners again, as what could not be read may be repaired.
     pub fn ask_stuck(&mut self, cx: &mut Context) {
         let is_stuck = |(_, learner): &(&BrickId, &mut Learner)| matches!(learner.stage, Stage::Stuck);
         for (brick, learner) in self.healing.learners.iter_mut().filter(is_stuck) {
@@ -22,7 +22,8 @@ impl Leader {
         }
     }
 
-    /// Nobody is told when a client writes over what could not be read: so it is tried again now and then.
+    /// Tries stuck learners again after a pause: a client may have overwritten what could not be read, which the leader
+    /// does not notice.
     pub fn ask_stuck_again(&mut self, cx: &mut Context, now: Time) {
         let is_stuck = self.healing.learners.values().any(|learner| matches!(learner.stage, Stage::Stuck));
         if is_stuck && now.0.abs_diff(self.healing.stuck_at.0) >= STUCK_PAUSE_NS {
@@ -34,7 +35,8 @@ impl Leader {
         self.healing.stuck_at = now;
     }
 
-    /// What all have that are members, or may become that: what they lack must stay in the others' journals.
+    /// The last record that all whole learners have. Later ones are retained, as these learners may become members.
+    /// `None` if no learner is whole.
     pub fn kept_by_learners(&self) -> Option<Sequence> {
         self.healing
             .learners
@@ -44,7 +46,7 @@ impl Leader {
             .min()
     }
 
-    /// For one who does not keep up nobody keeps records.
+    /// Ends the retention of records for learners that do not keep up.
     pub fn leave_behind(&mut self, now: Time, out: &mut Out) {
         if now.0.abs_diff(self.healing.looked_behind_at.0) < BEHIND_NS {
             return;

@@ -1,12 +1,14 @@
-//! A replica that learns: it comes back to its partition, or is new there, and does not have what the members have.
+//! The learner's side of healing. A learner comes back to its partition, or is new there, and lacks what the members
+//! have.
 //!
-//! It goes through its part of the index once, portion by portion (`heal.rs` leads it). Of the leader's records it takes
-//! what lies before the end of the portion that it is at, and the rest of the index is compared later, when its turn
-//! comes; so nothing that it misses has to be listed anywhere. How far it is rests in the index beside what it has, and
-//! moves in the same journal record: whatever a crash leaves, it goes on from there.
+//! It goes through its part of the index once, portion by portion, as the leader (`heal.rs`) directs. It applies the
+//! leader's records to all that lies before the end of the current portion. The rest of the index is compared later, so
+//! what it misses there need not be listed anywhere. Its progress is in the index, and moves in the same journal
+//! records as the data, so that it continues there after a crash.
 //!
-//! Stamps say that shards are equal only where the replica follows all records. So of a portion that was interrupted all
-//! shards are compared by their blocks; where it begins anew they get stamps that no other replica has.
+//! Equal stamps mean equal shards only where the replica has applied all records. So all shards of a portion that was
+//! interrupted are compared by their blocks. Where the comparison begins anew they get stamps that no other replica
+//! has.
 
 use crate::membership::Membership;
 use crate::message::{BlockHash, Fresh, Hashed, HealStep, HeldShard, Message, Portion};
@@ -15,26 +17,26 @@ use hekate_brick::{Brick, LogEntry};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The state of a learner.
 #[derive(Debug)]
 pub(crate) struct Learning {
-    /// How far it has healed; none: it has all that its log says.
+    /// How far the replica has healed. `None`: it has all that its log says.
     pub record: Option<HealRecord>,
-    /// Its log is to go on behind this record of the leader's.
+    /// The log is to restart behind this record of the leader's.
     pub restart: Option<Sequence>,
-    /// Shards whose blocks the leader asks for, once the record is there.
+    /// Shards whose block hashes the leader asks for, once the replica has the record.
     pub questions: Vec<(Sequence, ShardId)>,
 }
 
-/// What a learner makes of a record.
+/// What a learner makes of a leader's record.
 pub(crate) struct Own {
     pub entry: LogEntry,
     pub fresh: Vec<Fresh>,
-    /// How far it has healed with it.
+    /// How far the replica has healed with the record.
     heal: Option<HealRecord>,
-    /// What it tells the leader then.
+    /// The message to the leader once the record is appended.
     pub tell: Option<Message>,
-    /// It has everything.
+    /// The replica has everything.
     pub ends: bool,
 }
 
@@ -48,25 +50,25 @@ impl Learning {
         Ok(Self { record, restart: None, questions: Vec::new() })
     }
 
-    /// The leader begins anew.
+    /// Drops what an earlier leader, or an earlier process of the leader, has sent.
     pub fn forget(&mut self) {
         self.restart = None;
         self.questions.clear();
     }
 
-    /// Shards of a portion that was being healed have the leader's stamps, and not all of its bytes. Once it is forgotten which
-    /// these were, their stamps are to be nobody else's.
-    pub fn doubts(&self, at: &Membership, brick: &Brick) -> Result<Vec<Change>> {
+    /// Changes that give shards of the interrupted portion stamps that no other replica has. These shards have the
+    /// leader's stamps and not all of its bytes, and the healing record that names them is about to be replaced.
+    pub fn restamp_interrupted(&self, at: &Membership, brick: &Brick) -> Result<Vec<Change>> {
         let Some(HealRecord { healed, live, .. }) = &self.record else { return Ok(Vec::new()) };
         let own = OpId(at.own.brick.0 as u64);
-        let doubt = |(shard, record): (ShardId, ShardRecord)| {
+        let restamp = |(shard, record): (ShardId, ShardRecord)| {
             let stamp = Stamp { session: SYSTEM_SESSION, op: own, ..record.stamp };
             Change::Restamp { shard, record: ShardRecord { stamp, ..record } }
         };
-        Ok(brick.shards_between(at.ring, healed, live)?.into_iter().map(doubt).collect())
+        Ok(brick.shards_between(at.ring, healed, live)?.into_iter().map(restamp).collect())
     }
 
-    /// The record with which its log goes on elsewhere. `also`: what goes with that.
+    /// The record that restarts the log behind `sequence`. `also`: further changes of it.
     pub fn restarted(&mut self, at: &Membership, sequence: Sequence, also: impl Iterator<Item = Change>) -> LogEntry {
         let (first, _) = Key::object_range(at.ring, at.own.partition, at.count);
         let record = HealRecord { healed: first.clone(), live: first, differing: Vec::new() };
@@ -77,7 +79,11 @@ impl Learning {
         LogEntry::new(Record { ring, partition, epoch, sequence, session: SYSTEM_SESSION, op_id: OpId(0), changes })
     }
 
-    /// What it takes of a record. None: not before its brick has written home.
+    /// The learner's part of a leader's record. `None` if it must wait until the brick has written a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// The brick's error if the learner's data cannot be read.
     pub fn own(
         &self,
         at: &Membership,
@@ -111,7 +117,7 @@ impl Learning {
         record.changes.extend(taken);
         let key = heal_key(at);
         if ends {
-            // What its journal has from before is of its own healing, and of use to nobody else.
+            // The journal's earlier records are of the healing, and of no use to other replicas.
             record.changes.insert(0, Change::BeginLog);
             record.changes.push(Change::Delete { key });
         } else if heal != *now {
@@ -121,7 +127,7 @@ impl Learning {
         Ok(Some(Own { entry: LogEntry::new(record), fresh, heal, tell, ends }))
     }
 
-    /// It has been taken.
+    /// The learner's record was appended. Returns the message to the leader.
     pub fn took(&mut self, own: Own) -> Option<Message> {
         if self.record.is_some() {
             self.record = own.heal;
@@ -155,13 +161,13 @@ impl Learning {
         let theirs = their_shards.iter().filter(|held| in_portion(&held.shard));
         let theirs: BTreeMap<ShardId, ShardRecord> =
             theirs.filter_map(|held| Some((held.shard, held.record?))).collect();
-        let is_doubted = |shard: &ShardId| {
+        let is_uncertain = |shard: &ShardId| {
             Key::shard(at.ring, *shard) < now.live || at.lost.iter().any(|block| block.shard == *shard)
         };
         let mut shards: Vec<ShardId> = own_shards.keys().chain(theirs.keys()).copied().collect();
         shards.sort_unstable();
         shards.dedup();
-        shards.retain(|shard| is_doubted(shard) || own_shards.get(shard) != theirs.get(shard));
+        shards.retain(|shard| is_uncertain(shard) || own_shards.get(shard) != theirs.get(shard));
         let behind = now.differing.iter().filter(|shard| !in_portion(shard));
         let differing = shards.iter().chain(behind).copied().collect();
         let heal = HealRecord { healed: from.clone(), live: now.live.clone().max(to.clone()), differing };
@@ -171,7 +177,7 @@ impl Learning {
     }
 }
 
-/// Whether a change concerns what follows the leader's records already.
+/// True if the change is within what follows the leader's records already.
 fn follows(at: &Membership, heal: &HealRecord, change: &Change) -> bool {
     match change {
         Change::Put { key, .. } | Change::Delete { key } => *key < heal.live,
@@ -183,7 +189,7 @@ fn is_followed(at: &Membership, heal: &HealRecord, shard: ShardId) -> bool {
     Key::shard(at.ring, shard) < heal.live && !heal.differing.contains(&shard)
 }
 
-/// Blocks of a shard, in short.
+/// The hashes of a shard's blocks.
 pub(crate) fn block_hashes(at: &Membership, brick: &Brick, shard: ShardId) -> Result<Vec<BlockHash>> {
     let hashes = brick.block_hashes(at.ring, shard)?;
     Ok(hashes.into_iter().map(|(block, hash)| BlockHash { block, hash }).collect())

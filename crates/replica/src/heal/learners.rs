@@ -1,4 +1,4 @@
-//! What a leader keeps of its learners beside the state of each.
+//! The leader's learners, the limits of healing, and the proof that members are equal.
 
 use crate::heal::Learner;
 use crate::heal::proof::Proving;
@@ -11,11 +11,11 @@ pub(crate) struct LearnerWork {
     pub(super) learners: BTreeMap<BrickId, Learner>,
     /// Bytes that may be sent to learners before the next tick.
     pub(super) heal_bytes: usize,
-    /// Bytes of a tick, if the host limits them: it knows what the server's other partitions heal.
+    /// Bytes for each tick, if the host sets a limit: the host divides a budget between the partitions that it leads.
     pub(super) heal_limit: Option<usize>,
-    /// Clients have asked for changes since the last tick.
+    /// A client asked for a change since the last tick.
     pub(super) was_asked: bool,
-    /// When stuck learners were last tried again, or none was stuck.
+    /// The time when stuck learners were last tried again, or none was stuck.
     pub(super) stuck_at: Time,
     pub(super) looked_behind_at: Time,
     pub(super) proof: Option<Box<Proving>>,
@@ -26,7 +26,7 @@ impl LearnerWork {
         Self { learners: learners.map(|brick| (brick, Learner::default())).collect(), ..Self::default() }
     }
 
-    /// The learners of a new view; what was known of those of the last one is discarded, as is its proof.
+    /// Replaces the learners by those of a new view. The state of the old ones, and the proof, are dropped.
     pub fn restart(&mut self, learners: impl Iterator<Item = BrickId>) {
         self.learners = learners.map(|brick| (brick, Learner::default())).collect();
         self.proof = None;
@@ -36,9 +36,9 @@ impl LearnerWork {
         self.learners.contains_key(&brick)
     }
 
-    /// Learners that have not said where their logs end.
-    pub fn unheard(&self) -> impl Iterator<Item = BrickId> + '_ {
-        self.learners.iter().filter(|(_, learner)| !learner.is_heard()).map(|(brick, _)| *brick)
+    /// Learners that have not sent the ends of their logs.
+    pub fn without_position(&self) -> impl Iterator<Item = BrickId> + '_ {
+        self.learners.iter().filter(|(_, learner)| !learner.has_position()).map(|(brick, _)| *brick)
     }
 
     pub fn wants_tick(&self) -> bool {
@@ -50,7 +50,7 @@ impl LearnerWork {
         self.heal_limit = Some(bytes);
     }
 
-    /// A client has asked for a change: healing takes a smaller share of the next tick.
+    /// Notes that a client asked for a change: healing takes a smaller share of the next tick.
     pub fn note_request(&mut self) {
         self.was_asked = true;
     }

@@ -1,4 +1,4 @@
-//! What differs in a portion is sent: entries, and of shards the blocks that differ.
+//! Sends a learner what differs in a portion: entries, and the differing blocks of shards.
 
 use super::{Blocks, Learner, Mending, Stage};
 use crate::context::Context;
@@ -12,8 +12,9 @@ use hekate_brick::{Brick, block_checksum};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Bytes of entries, and blocks of a shard, that one step brings.
+/// Bytes of entries that one step carries, but for the last entry.
 const ENTRY_BYTES: usize = 32 << 10;
+/// Blocks of a shard that one step carries.
 const BLOCKS: u32 = 8;
 
 impl Leader {
@@ -23,7 +24,7 @@ impl Leader {
             Blocks::Differ(..) => self.mend_blocks(cx, brick, &mut mending)?,
             Blocks::None if !mending.entries.is_empty() => self.mend_entries(cx, brick, &mut mending)?,
             Blocks::None => match mending.shards.pop_front() {
-                Some(held) => self.make_even(cx, brick, held, &mut mending)?,
+                Some(held) => self.restamp_shard(cx, brick, held, &mut mending)?,
                 None => {
                     self.set_stage(brick, Stage::Next(mending.to));
                     return Ok(true);
@@ -66,8 +67,15 @@ impl Leader {
         }
     }
 
-    /// The shard gets a stamp that is greater than any that the learner may have for it, and what is at home of it on either.
-    fn make_even(&mut self, cx: &mut Context, brick: BrickId, held: HeldShard, mending: &mut Mending) -> Result<bool> {
+    /// Gives the shard a new stamp on all replicas, greater than the learner's, and the larger number of home blocks of
+    /// the two. Then asks for the hashes of its blocks.
+    fn restamp_shard(
+        &mut self,
+        cx: &mut Context,
+        brick: BrickId,
+        held: HeldShard,
+        mending: &mut Mending,
+    ) -> Result<bool> {
         let shard = held.shard;
         let own = cx.around.brick.shard(cx.at.ring, shard)?;
         let (mut commit, mut taken) = (Commit::default(), Vec::new());
@@ -108,7 +116,7 @@ impl Leader {
         Ok(())
     }
 
-    /// The next run of blocks, as they are by now.
+    /// Sends the next run of blocks, as the leader has them now.
     fn mend_blocks(&mut self, cx: &mut Context, brick: BrickId, mending: &mut Mending) -> Result<bool> {
         let Blocks::Differ(shard, runs) = &mut mending.blocks else { return Ok(false) };
         let (shard, Some(run)) = (*shard, runs.front().copied()) else {
@@ -116,14 +124,15 @@ impl Leader {
             return Ok(true);
         };
         let Some(record) = cx.around.brick.shard(cx.at.ring, shard)? else {
-            // It was dropped meanwhile, there as well.
+            // The shard was dropped in the meantime, on the learner too.
             mending.blocks = Blocks::None;
             return Ok(true);
         };
         let (first, count, is_hole) = run;
         let changes = match is_hole {
             true if record.reserved_blocks > 0 => {
-                // Room was made for it meanwhile: a hole cannot be punched beside that, so once more.
+                // Room was reserved for the shard in the meantime. A hole cannot be punched beside that, so the shard
+                // begins again.
                 mending.blocks = Blocks::None;
                 mending.shards.push_front(HeldShard { shard, record: Some(record) });
                 return Ok(true);
@@ -142,7 +151,11 @@ impl Leader {
     }
 }
 
-/// Runs of blocks that the learner has otherwise. What cannot be read here is no hole there.
+/// Runs of blocks that the learner holds differently.
+///
+/// # Errors
+///
+/// `Error::Damaged` if the leader cannot read one of its blocks: it must not count as a hole, which would be copied.
 fn differing_blocks(
     at: &Membership,
     brick: &Brick,
@@ -172,7 +185,7 @@ fn differing_blocks(
     Ok(runs)
 }
 
-/// The blocks of a range that are no holes.
+/// Changes that write the blocks of a range, without holes.
 fn written(
     at: &Membership,
     brick: &Brick,

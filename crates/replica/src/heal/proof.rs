@@ -1,8 +1,8 @@
-//! The proof that all members hold the same, while they serve: entry by entry, and of each shard its stamp and length.
+//! The proof that all members hold the same data while they serve: all entries, and the stamp and length of each shard.
 //!
-//! It goes through the partition once, portion by portion. The leader names the record at which it is; what one replica says to
-//! another keeps its order, so each member can say what it held with exactly that record. Shards that a session may write past the
-//! log are left out, and counted.
+//! The leader goes through the partition once, portion by portion. It names the record at which a portion is compared.
+//! Messages from one replica to another keep their order, so each member can digest the portion at exactly that record.
+//! Shards that are open for fast writes are left out, and counted.
 
 use crate::context::Context;
 use crate::leader::Leader;
@@ -15,42 +15,42 @@ use std::collections::BTreeSet;
 
 /// Entries of a portion.
 const PORTION: usize = 1024;
-/// Portions that differ and are remembered.
+/// Differing portions that are reported at most.
 const DIFFERING_MAX: usize = 16;
 
-/// How far it is, for who asks.
+/// The progress of a proof.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proof {
-    /// Who asked for it.
+    /// Identifies the request for the proof.
     pub run: u64,
-    /// Entries and shards that all members hold alike.
+    /// Entries and shards that are equal on all members.
     pub equal: u64,
-    /// Shards that were being written.
+    /// Shards that were left out, since they were open for fast writes.
     pub left_out: u64,
-    /// Members, and from which key on they hold something else.
+    /// Members that differ, each with the first key of a portion that does.
     pub differing: Vec<(BrickId, Key)>,
-    /// All was gone through.
+    /// The whole partition was compared.
     pub ended: bool,
 }
 
-/// See the module.
+/// A proof that is under way or has ended.
 #[derive(Debug)]
 pub(crate) struct Proving {
-    told: Proof,
-    /// The portion that is asked for now: at which record, from where, up to where.
+    progress: Proof,
+    /// The portion that is compared now: the record, the first key, and the end.
     sequence: Sequence,
     from: Key,
     to: Key,
     own: (u128, u64),
     missing: BTreeSet<BrickId>,
     differs: bool,
-    /// It was asked for meanwhile, by this one: once this has ended it begins anew.
+    /// Another proof was asked for meanwhile, by this run. It begins once this one has ended.
     again: Option<u64>,
-    /// That of another run, which had ended when this was begun.
+    /// The proof that had ended when this one was begun, for its own run to see.
     before: Option<Proof>,
 }
 
-/// A question that waits for its record.
+/// A digest that the leader asks for at a record.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub sequence: Sequence,
@@ -60,7 +60,7 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// To be asked when the replica holds exactly that record.
+    /// Sends the digest. The replica must hold exactly the named record.
     pub fn answer(self, cx: &mut Context, brick: &Brick) -> Result<()> {
         let (mut from, mut total) = (self.from.clone(), (0, 0));
         while from < self.to {
@@ -85,14 +85,14 @@ fn shards(at: &Membership, brick: &Brick, (from, to): (&Key, &Key), left_out: &[
 }
 
 impl Leader {
-    /// From the beginning. Without all members there is nothing to prove.
+    /// Begins a proof. Without all members there is none.
     pub fn begin_proof(&mut self, cx: &mut Context, run: u64) -> Result<()> {
         if !self.serves() || !self.all_present() {
             self.healing.proof = None;
             return Ok(());
         }
-        // Answers name the record only: what members say to the one that runs would count for another one's portion.
-        if let Some(running) = self.healing.proof.as_mut().filter(|proof| !proof.told.ended) {
+        // Members' answers name the record only, so an answer to the running proof could count for the new one.
+        if let Some(running) = self.healing.proof.as_mut().filter(|proof| !proof.progress.ended) {
             running.again = Some(run);
             return Ok(());
         }
@@ -101,31 +101,31 @@ impl Leader {
         self.prove_from(cx, from, Proof { run, ended: is_alone, ..Proof::default() })
     }
 
-    fn prove_from(&mut self, cx: &mut Context, from: Key, mut told: Proof) -> Result<()> {
+    fn prove_from(&mut self, cx: &mut Context, from: Key, mut progress: Proof) -> Result<()> {
         let (_, objects) = Key::object_range(cx.at.ring, cx.at.own.partition, cx.at.count);
         let (work, end) = Key::work_range(cx.at.ring, cx.at.own.partition, cx.at.count);
         let (from, limit) = if from < objects { (from, objects) } else { (from.max(work), end) };
         if from >= limit {
-            told.ended = true;
+            progress.ended = true;
         }
         let (hashes, next) =
-            if told.ended { Default::default() } else { cx.around.brick.entry_hashes(&from, &limit, PORTION)? };
+            if progress.ended { Default::default() } else { cx.around.brick.entry_hashes(&from, &limit, PORTION)? };
         let (sequence, to) = (self.log.last(), next.unwrap_or(limit));
         let left_out = self.fast.open_between(cx.at.ring, &from, &to);
-        told.left_out += left_out.len() as u64;
+        progress.left_out += left_out.len() as u64;
         let own = sum(hashes.into_iter().map(|(_, hash)| hash));
-        let own = if told.ended { own } else { add(own, shards(cx.at, cx.around.brick, (&from, &to), &left_out)?) };
-        let missing: BTreeSet<BrickId> = if told.ended { BTreeSet::new() } else { cx.at.others().collect() };
+        let own = if progress.ended { own } else { add(own, shards(cx.at, cx.around.brick, (&from, &to), &left_out)?) };
+        let missing: BTreeSet<BrickId> = if progress.ended { BTreeSet::new() } else { cx.at.others().collect() };
         for brick in &missing {
             let (from, to, left_out) = (from.clone(), to.clone(), left_out.clone());
             cx.send_member(*brick, Message::Prove { sequence, from, to, left_out });
         }
-        let proving = Proving { told, sequence, from, to, own, missing, differs: false, again: None, before: None };
+        let proving = Proving { progress, sequence, from, to, own, missing, differs: false, again: None, before: None };
         self.healing.proof = Some(Box::new(proving));
         Ok(())
     }
 
-    /// A member has told what it held.
+    /// Takes a member's digest.
     pub fn proved(&mut self, cx: &mut Context, brick: BrickId, sequence: Sequence, theirs: (u128, u64)) -> Result<()> {
         let Some(proof) = self.healing.proof.as_mut().filter(|proof| proof.sequence == sequence) else { return Ok(()) };
         if !proof.missing.remove(&brick) {
@@ -133,39 +133,39 @@ impl Leader {
         }
         if theirs != proof.own {
             proof.differs = true;
-            if proof.told.differing.len() < DIFFERING_MAX {
-                proof.told.differing.push((brick, proof.from.clone()));
+            if proof.progress.differing.len() < DIFFERING_MAX {
+                proof.progress.differing.push((brick, proof.from.clone()));
             }
         }
-        if proof.missing.is_empty() { self.go_on_proving(cx) } else { Ok(()) }
+        if proof.missing.is_empty() { self.continue_proof(cx) } else { Ok(()) }
     }
 
-    fn go_on_proving(&mut self, cx: &mut Context) -> Result<()> {
+    fn continue_proof(&mut self, cx: &mut Context) -> Result<()> {
         let Some(proof) = self.healing.proof.take() else { return Ok(()) };
-        let Proving { mut told, to, own, differs, again, before, .. } = *proof;
+        let Proving { mut progress, to, own, differs, again, before, .. } = *proof;
         if !differs {
-            told.equal += own.1;
+            progress.equal += own.1;
         }
-        self.prove_from(cx, to, told)?;
+        self.prove_from(cx, to, progress)?;
         let Some(proof) = &mut self.healing.proof else { return Ok(()) };
         (proof.again, proof.before) = (again, before);
-        let Some(run) = again.filter(|_| proof.told.ended) else { return Ok(()) };
-        let ended = proof.told.clone();
+        let Some(run) = again.filter(|_| proof.progress.ended) else { return Ok(()) };
+        let ended = proof.progress.clone();
         self.begin_proof(cx, run)?;
-        // Who asked for it has yet to see it.
+        // The run that asked for the proof has not seen its end yet.
         if let Some(proof) = &mut self.healing.proof {
             proof.before = Some(ended);
         }
         Ok(())
     }
 
-    /// Somebody went away, or came back: what is not proved is not proved.
+    /// Drops a proof that has not ended: a member went away or came back.
     pub fn end_proof(&mut self) {
-        self.healing.proof.take_if(|proof| !proof.told.ended);
+        self.healing.proof.take_if(|proof| !proof.progress.ended);
     }
 
-    /// The last one, and what had ended before it.
+    /// The last proof, and the one that had ended before it.
     pub fn proofs(&self) -> impl Iterator<Item = &Proof> {
-        self.healing.proof.iter().flat_map(|proof| std::iter::once(&proof.told).chain(&proof.before))
+        self.healing.proof.iter().flat_map(|proof| std::iter::once(&proof.progress).chain(&proof.before))
     }
 }

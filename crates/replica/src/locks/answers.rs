@@ -1,11 +1,11 @@
-//! What each session's latest ops were answered, so that an op sent again is answered again and one that comes late,
-//! after another op took its slot, is refused.
+//! The last answer of each slot of a session. An op that is sent again gets it again. An op that arrives after a later
+//! op of its slot is refused.
 
 use super::Ticket;
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
-/// By session and slot.
+/// Op and answer, by session and slot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answers(BTreeMap<(SessionId, u64), (OpId, Result<Reply>)>);
 
@@ -16,7 +16,7 @@ impl Ticket {
 }
 
 impl Answers {
-    /// The answer of an op that had one; none for an op that is new.
+    /// The answer of an op that was answered. `None` for a new op.
     pub(super) fn of(&self, ticket: Ticket) -> Option<Result<Reply>> {
         let (last, answer) = self.0.get(&(ticket.session, ticket.slot()))?;
         match ticket.op_id.cmp(last) {

@@ -1,4 +1,4 @@
-//! What changes the table: holding, letting go, and granting what has become free.
+//! Changes of the table: held locks, releases, and grants of what has become free.
 
 use super::{LockTable, LockedFile, Ticket, Told};
 use hekate_proto::*;
@@ -15,7 +15,11 @@ impl LockTable {
         self.waiting_at.range(range).map(|(ticket, file)| (*ticket, *file))
     }
 
-    /// Makes a change that conflicts with nothing. Only one that makes locks more is ever refused.
+    /// Applies a lock that conflicts with no held lock, or an unlock.
+    ///
+    /// # Errors
+    ///
+    /// `TooManyLocks` if a limit is exceeded. A change that does not add locks is never refused.
     pub(super) fn hold(&mut self, file: LockedFile, change: &HeldLock) -> Result<()> {
         let locks = self.files.entry(file).or_default();
         assert!(
@@ -51,7 +55,7 @@ impl LockTable {
         }
     }
 
-    /// Nothing is kept for files and sessions without locks.
+    /// Removes the entries of files and sessions without locks.
     fn tidy(&mut self, file: &LockedFile, session: SessionId) {
         if self.files.get(file).is_some_and(|locks| locks.held.is_empty() && locks.waiting.is_empty()) {
             self.files.remove(file);
@@ -61,7 +65,7 @@ impl LockTable {
         }
     }
 
-    /// Whether it waited.
+    /// Removes a wait. Returns true if there was one.
     pub(super) fn stop_waiting(&mut self, ticket: Ticket) -> bool {
         let Some(file) = self.waiting_at.remove(&ticket) else { return false };
         if let Some(locks) = self.files.get_mut(&file) {
@@ -89,7 +93,8 @@ impl LockTable {
         }
     }
 
-    /// A grant to an owner that also waits elsewhere can close a ring behind its back, so deadlocks are looked for here.
+    /// The next wait to answer. A grant to an owner that also waits elsewhere can close a cycle, so deadlocks are
+    /// detected here too.
     fn next_answer(&self) -> Option<(LockedFile, usize, Result<()>)> {
         let files: BTreeSet<LockedFile> = self.waiting_at.values().copied().collect();
         for file in files {

@@ -1,21 +1,21 @@
-//! Who waits for whom: what holds a wait up, whether waiting would wait for itself, and who may pass whom.
+//! The graph of waits: what blocks a wait, whether a request would close a cycle, and which waits may overtake others.
 
 use super::LockTable;
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
-/// Which edges of the graph count.
+/// The edges of the graph that count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Edges {
-    /// From posix waits to those who hold what they want: a cycle of these is a deadlock.
+    /// From fcntl waits to the holders of conflicting locks: a cycle of these is a deadlock.
     Held,
-    /// From all waits, and to those who wait before them as well.
+    /// From all waits to holders of conflicting locks and to earlier conflicting waits.
     All,
 }
 
 impl LockTable {
-    /// Whether the wait at this place of its file's queue may be granted: nothing that is held conflicts, and nobody
-    /// who waits before it does, but for those who wait for its owner. Those would wait for ever if it did not pass.
+    /// True if the wait at this place of its file's queue may be granted: no held lock conflicts, and no earlier wait
+    /// does, except those that wait for this one's owner. Those would wait for ever if this one did not overtake them.
     pub(super) fn is_free(&self, file: &super::LockedFile, place: usize) -> bool {
         let Some(locks) = self.files.get(file) else { return true };
         let wait = &locks.waiting[place].lock;
@@ -26,14 +26,14 @@ impl LockTable {
             && !locks.waiting[..place].iter().any(|before| held_up(&before.lock))
     }
 
-    /// Whether somebody whom this wait waits for waits for its owner. flock(2) knows no deadlocks.
+    /// True if an owner that this request would wait for waits for its owner. flock(2) detects no deadlocks.
     pub(super) fn is_deadlock(&self, file: &super::LockedFile, wait: &HeldLock) -> bool {
         let Some(locks) = self.files.get(file) else { return false };
         let blockers = locks.held.iter().filter(|held| held.conflicts(wait)).map(HeldLock::holder).collect();
         wait.lock.style == LockStyle::Posix && self.leads_to(blockers, wait.holder(), Edges::Held)
     }
 
-    /// Whether one of `from` is `to`, or waits for it, directly or through others.
+    /// True if one of `from` is `to`, or waits for it directly or through others.
     fn leads_to(&self, from: BTreeSet<LockHolder>, to: LockHolder, edges: Edges) -> bool {
         let mut seen = from.clone();
         let mut open: Vec<LockHolder> = from.into_iter().collect();

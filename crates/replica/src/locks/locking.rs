@@ -1,8 +1,9 @@
-//! Lock ops at the leader: who may ask, and how those who wait are told. The table itself is `locks.rs`.
+//! Lock ops at the leader: which sessions may send them, and how waiting sessions are notified. `locks.rs` is the
+//! table.
 //!
-//! A lock that waits holds nothing up: its op is answered `Waiting` at once, so are its retries, and its ticket is in
-//! [`Out::told`] when its own answer is there, to be had by one more retry. Locks are memory, so nothing here is settled
-//! or synced; a member that is away does not matter.
+//! A lock that waits blocks nothing: its op and its retries are answered `Waiting` at once. Once the op has an answer
+//! its ticket is in [`Out::told`], and one more retry returns the answer. Locks are in memory only, so nothing here is
+//! settled or synced, and absent members do not matter.
 
 use crate::context::{Context, Out, Token};
 use crate::leader::Leader;
@@ -23,14 +24,15 @@ impl Locking {
         self.knows_sessions
     }
 
-    /// Until all sessions have told their locks or ended, a request that does not wait for its lock is refused.
+    /// Until all sessions have restored their locks or ended, requests that would not wait are refused.
     pub fn refuse_meanwhile(&mut self) {
         self.locks.refuse_meanwhile();
     }
 }
 
 impl Leader {
-    /// These sessions may hold locks of an earlier leader of the partition. Known once and for all: later ones cannot.
+    /// Sets the sessions that may hold locks of an earlier leader. Only the first call counts: sessions that begin
+    /// later hold none.
     pub fn know_sessions(&mut self, sessions: Vec<SessionId>) {
         if !self.locking.knows_sessions {
             self.locking.knows_sessions = true;
@@ -38,12 +40,12 @@ impl Leader {
         }
     }
 
-    /// Whether the session has yet to say what it held under an earlier leader.
+    /// True if the session has yet to restore the locks that an earlier leader granted it.
     pub fn awaits(&self, session: SessionId) -> bool {
         self.locking.locks.untold().contains(&session)
     }
 
-    /// Sessions that have yet to say what they held.
+    /// Sessions that have yet to restore their locks.
     pub fn untold(&self) -> Vec<SessionId> {
         self.locking.locks.untold().iter().copied().collect()
     }
@@ -68,7 +70,7 @@ impl Leader {
         let reply = match op {
             LockOp::Restore { locks, done } => self.restore_locks(cx, ticket, ask, (locks, *done))?,
             LockOp::Get { inode, lock } | LockOp::Set { inode, lock, .. } => {
-                // Letting go is always right.
+                // An unlock is always allowed.
                 if lock.kind != LockKind::Unlock {
                     check_inode(cx, ask, *inode)?;
                 }
@@ -79,7 +81,7 @@ impl Leader {
         reply.unwrap_or(Ok(Reply::Waiting { op_id: ask.op_id }))
     }
 
-    /// What is told of inodes that are not here is lost.
+    /// Restores a session's locks. Locks on inodes that this partition does not have are lost.
     fn restore_locks(
         &mut self,
         cx: &Context,
@@ -105,7 +107,7 @@ impl Leader {
         }))
     }
 
-    /// All that it held is let go.
+    /// Releases all locks of a session that ended.
     pub fn end_locks(&mut self, session: SessionId, out: &mut Out) {
         self.locking.locks.end_session(session);
         self.tell_waiters(out);
@@ -116,7 +118,7 @@ impl Leader {
     }
 }
 
-/// Locks are taken on what is here.
+/// Checks that this partition has the inode.
 fn check_inode(cx: &Context, ask: &Ask, inode: InodeId) -> Result<()> {
     if ask.partition(inode.position()) != cx.at.own.partition {
         return Err(Error::invalid("an inode of another partition"));
@@ -124,7 +126,7 @@ fn check_inode(cx: &Context, ask: &Ask, inode: InodeId) -> Result<()> {
     match Tree::new(cx.around.brick, ask, ask.partition(inode.position())).inode(inode) {
         Ok(_) => Ok(()),
         Err(Stop::Error(error)) => Err(error),
-        Err(Stop::Wait | Stop::Leg(_)) => Err(Error::bug("looking at an inode that would wait")),
+        Err(Stop::Wait | Stop::Leg(_)) => Err(Error::bug("reading an inode would have to wait")),
     }
 }
 

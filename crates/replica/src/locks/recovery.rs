@@ -1,34 +1,39 @@
-//! After the leader's process died: its locks are with the sessions that held them, who tell them again.
+//! Recovery of locks after the leader's process died: the sessions that held them restore them at the new leader.
 
 use super::{LockSettings, LockTable, LockedFile, check};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
 impl LockTable {
-    /// For a partition that these sessions may hold locks of: until each has told all of them or ended, nothing new is
-    /// granted.
+    /// The table of a partition in which these sessions may hold locks. Nothing is granted until each has restored its
+    /// locks or ended.
     pub fn recovering(settings: LockSettings, sessions: impl IntoIterator<Item = SessionId>) -> Self {
         Self { untold: sessions.into_iter().collect(), ..Self::new(settings) }
     }
 
-    /// Whether sessions have locks that are not told yet.
+    /// True while sessions have not restored their locks.
     pub fn is_recovering(&self) -> bool {
         !self.untold.is_empty()
     }
 
-    /// Sessions that it waits for may be gone.
+    /// Some of these sessions may be dead: see `refuses_meanwhile`.
     pub fn refuse_meanwhile(&mut self) {
         self.refuses_meanwhile = true;
     }
 
-    /// For whom it waits.
+    /// Sessions that have not restored their locks.
     pub fn untold(&self) -> &BTreeSet<SessionId> {
         &self.untold
     }
 
-    /// Takes what a session held under the last leader, and answers what of it is lost: what conflicts with a lock that
-    /// another session told before (one of the two is wrong, and the first stands), what is over the limits, and, once
-    /// the session had told everything, all that it does not hold by now, for others may have held it since.
+    /// Restores locks that a session held at the last leader. Returns those that are lost: locks that conflict with one
+    /// that another session restored first (one of the two is wrong, and the first stands), locks over the limits and,
+    /// after the session has restored everything, all that it does not hold now, since others may have held it
+    /// meanwhile. `done`: the session has no further locks.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a malformed lock or an unlock.
     pub fn restore(
         &mut self,
         session: SessionId,
@@ -39,7 +44,7 @@ impl LockTable {
         for (_, lock) in locks {
             check(lock)?;
             if lock.kind == LockKind::Unlock {
-                return Err(Error::invalid("an unlock is nothing that was held"));
+                return Err(Error::invalid("an unlock cannot be restored"));
             }
         }
         let is_awaited = self.untold.contains(&session);
@@ -61,7 +66,7 @@ impl LockTable {
 }
 
 impl LockTable {
-    /// Whether a lock is held as it is told.
+    /// True if the lock is held as restored.
     fn has(&self, file: &LockedFile, told: &HeldLock) -> bool {
         let kind = |one: &HeldLock| one.lock.kind == told.lock.kind && one.lock.style == told.lock.style;
         let around = |one: &HeldLock| one.lock.start <= told.lock.start && told.lock.end <= one.lock.end;
@@ -73,7 +78,8 @@ impl LockTable {
 impl LockTable {
     pub(super) fn locks_unknown(&self) -> Error {
         let untold: Vec<String> = self.untold.iter().map(|session| session.to_string()).collect();
-        let what = format!("the partition's new leader waits for the locks of sessions {}", untold.join(", "));
+        let what =
+            format!("the partition's new leader waits until sessions {} have restored their locks", untold.join(", "));
         Error::Unavailable { what }
     }
 }

@@ -261,7 +261,7 @@ impl Follower {
     fn begin_log(&mut self, cx: &mut Context) -> Result<bool> {
         let Some(sequence) = self.learning.restart else { return Ok(true) };
         let before = self.learning.record.clone();
-        let also = self.fast.deletes(cx.at.ring).chain(self.learning.doubts(cx.at, cx.around.brick)?);
+        let also = self.fast.deletes(cx.at.ring).chain(self.learning.restamp_interrupted(cx.at, cx.around.brick)?);
         let entry = self.learning.restarted(cx.at, sequence, also);
         let takes_now = cx.around.brick.is_next(cx.at.ring, cx.at.own.partition) && cx.around.brick.takes_now(&entry);
         if !takes_now || !append(cx.around.brick, cx.at.ring, &entry, &[], false)? {

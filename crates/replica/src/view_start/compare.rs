@@ -21,8 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const AT_ONCE: usize = 2048;
 /// Entries of a portion that a member lists at most. A member with more differs too much to be mended.
 pub(crate) const LISTED_MAX: usize = 4 * AT_ONCE;
-/// Entries that the members take from the leader at most, and their bytes. They fit one record with room to spare.
+/// Entries that members take from the leader at most.
 const TAKEN_MAX: usize = 256;
+/// Bytes of these entries at most: they fit one record, with room to spare.
 const TAKEN_BYTES_MAX: usize = 2 << 20;
 
 /// The state of a comparison.

@@ -100,8 +100,8 @@ impl Leader {
     /// Asks members and learners that have not answered for the ends of their logs. Repeated with each tick.
     pub fn ask_positions(&self, cx: &mut Context) {
         let away = self.members.iter().filter(|(_, member)| member.position.is_none()).map(|(brick, _)| *brick);
-        let unheard = self.healing.unheard();
-        away.chain(unheard).for_each(|brick| cx.send_member(brick, Message::Ask { term: self.fast.term }));
+        let learners = self.healing.without_position();
+        away.chain(learners).for_each(|brick| cx.send_member(brick, Message::Ask { term: self.fast.term }));
     }
 
     /// The coordinator has recorded that the view began.
@@ -136,13 +136,13 @@ impl Leader {
     pub fn level_message(&mut self, cx: &mut Context, from: Address, message: Message) -> Result<()> {
         match message {
             Message::Position { epoch, sequence, lost, heal, lists, .. } if self.healing.has_learner(from.brick) => {
-                self.learner_told(from.brick, LogPosition { epoch, sequence }, (&lost, lists), heal);
+                self.learner_position(from.brick, LogPosition { epoch, sequence }, (&lost, lists), heal);
                 self.lost_with_learner(cx, &lost)?;
                 self.heal(cx)
             }
             Message::Position { epoch, sequence, room, lost, lists, .. } => {
-                let told = (LogPosition { epoch, sequence }, room, lost, lists);
-                self.learn_position(cx, from.brick, told)
+                let position = (LogPosition { epoch, sequence }, room, lost, lists);
+                self.learn_position(cx, from.brick, position)
             }
             Message::Append { entry, fresh, .. } if self.fetches_from(from.brick) => {
                 if entry.record.sequence.0 == self.log.last().0 + 1 {
