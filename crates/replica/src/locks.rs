@@ -147,7 +147,7 @@ impl LockTable {
     fn change(&mut self, ticket: Ticket, volume: VolumeId, op: &LockOp) -> Option<Result<Reply>> {
         let session = ticket.session;
         Some(match op {
-            LockOp::Get { .. } => Err(Error::bug("a read is to change locks")),
+            LockOp::Get { .. } => Err(Error::bug("F_GETLK was passed to `change`")),
             LockOp::Set { inode, lock, wait } => {
                 match self.set(ticket, LockedFile { volume, inode: *inode }, lock, *wait) {
                     Ok(Outcome::Granted) => Ok(Reply::Done),

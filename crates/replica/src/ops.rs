@@ -1,5 +1,5 @@
-//! Ops of clients: what each reads and changes, as functions of the leader's copy. `step.rs` has their vocabulary,
-//! `dispatch.rs` chooses the function of an op; a bug in `rename` is in `rename.rs`.
+//! Clients' ops: what each reads and changes, as functions of the leader's copy. `step.rs` defines their types, and
+//! `dispatch.rs` selects the function of an op. Each file is named after its ops: `rename` is in `rename.rs`.
 
 pub(crate) mod acl;
 mod allocate;

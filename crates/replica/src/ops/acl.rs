@@ -1,6 +1,8 @@
-//! POSIX ACLs (acl(5)) as the kernel passes them in extended attributes: version 2, then entries of tag, permissions, id.
+//! POSIX ACLs (acl(5)) in the kernel's format of extended attributes: version 2, then entries of tag, permissions and
+//! id.
 //!
-//! The kernel checks them; here a mode and its ACL are kept in step, and new inodes inherit what their directory says.
+//! The kernel checks access. This file keeps a mode and its ACL consistent, and gives new inodes their directory's
+//! defaults.
 
 use crate::ops::step::{Ask, Commit, Here, Next, Stepped};
 use crate::ops::stubs;
@@ -10,10 +12,10 @@ use hekate_proto::*;
 
 /// The ACL of an inode.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// What is made in a directory begins with this one.
+/// The default ACL of a directory, which new inodes in it inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Some 500 entries, as ext4 takes: a directory's default ACL is part of each record that makes a name in it.
+/// Some 500 entries, as ext4 accepts. A directory's default ACL is in each record that makes a name in the directory.
 const ACL_BYTES_MAX: usize = 4096;
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;
@@ -32,14 +34,18 @@ struct AclEntry {
     id: u32,
 }
 
-/// An ACL that is valid: one owner, group and other each, and a mask if it names anybody else.
+/// A valid ACL: one entry each for owner, group and others, and a mask if it names users or groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl(Vec<AclEntry>);
 
 impl Acl {
-    /// As it is in an extended attribute.
+    /// Decodes the value of an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if acl(5) does not permit it.
     pub fn parse(bytes: &[u8]) -> Stepped<Self> {
-        let invalid = || Error::invalid("an ACL that acl(5) does not know");
+        let invalid = || Error::invalid("an ACL that acl(5) does not permit");
         let (version, entries) = bytes.split_at_checked(4).ok_or_else(invalid)?;
         let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
         if version != VERSION.to_le_bytes() || !rest.is_empty() {
@@ -85,18 +91,18 @@ impl Acl {
         if self.perm(MASK).is_some() { MASK } else { GROUP_OBJ }
     }
 
-    /// Bits 0o777 of the mode that goes with it.
+    /// The mode's bits 0o777 that correspond to the ACL.
     fn mode(&self) -> u16 {
         let perm = |tag| self.perm(tag).unwrap_or(0);
         perm(USER_OBJ) << 6 | perm(self.group_tag()) << 3 | perm(OTHER)
     }
 
-    /// Whether the mode says all of it.
+    /// True if the mode expresses all of the ACL.
     fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// After chmod; with `and`, no more than it had (what is born with a mode).
+    /// The ACL after chmod. With `and`, permissions are only removed, as for a new inode.
     fn with_mode(mut self, mode: u16, and: bool) -> Self {
         let group = self.group_tag();
         for entry in &mut self.0 {
@@ -111,31 +117,31 @@ impl Acl {
         self
     }
 
-    /// As an attribute's value; empty: the mode says it all.
+    /// The value of the attribute. Empty if the mode expresses the ACL.
     fn value(&self) -> Bytes {
         if self.is_minimal() { Bytes::new() } else { self.encode() }
     }
 }
 
-/// With what permissions something is born.
+/// The permissions of a new inode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Birth {
-    /// Its mode.
+    /// The mode.
     pub mode: u16,
-    /// Its ACL; empty: none beyond the mode.
+    /// The ACL. Empty if the mode expresses it.
     pub access: Bytes,
-    /// A directory's default ACL; empty: none.
+    /// The default ACL of a new directory. Empty if it has none.
     pub default: Bytes,
 }
 
 impl Birth {
-    /// Whether it has entries beside the inode.
+    /// True if the inode needs extended attributes for its ACLs.
     pub fn has_acl(&self) -> bool {
         !self.access.is_empty() || !self.default.is_empty()
     }
 }
 
-/// What is made with a mode in a directory with this default ACL (empty: none, and the umask counts).
+/// The permissions of a new inode in a directory with this default ACL. If that is empty, the umask applies.
 pub fn birth(default: &Bytes, mode: u16, umask: u16, is_directory: bool) -> Stepped<Birth> {
     if default.is_empty() {
         let (access, default) = Default::default();
@@ -146,7 +152,7 @@ pub fn birth(default: &Bytes, mode: u16, umask: u16, is_directory: bool) -> Step
     Ok(Birth { mode: mode & 0o7000 | acl.mode(), access: acl.value(), default })
 }
 
-/// The entries that a new inode's ACLs are.
+/// The changes that set a new inode's ACLs.
 pub fn born(ask: &Ask, id: InodeId, birth: &Birth) -> impl Iterator<Item = Change> {
     let given = [(ACCESS, birth.access.clone()), (DEFAULT, birth.default.clone())];
     let (ring, volume) = (ask.ring, ask.volume);
@@ -154,7 +160,7 @@ pub fn born(ask: &Ask, id: InodeId, birth: &Birth) -> impl Iterator<Item = Chang
     given.into_iter().filter(|(_, value)| !value.is_empty()).map(put)
 }
 
-/// chmod: the ACL follows the mode.
+/// Makes the ACL follow the mode after chmod.
 pub fn follow_mode(tree: &Tree, commit: &mut Commit, id: InodeId, mode: u16) -> Stepped<()> {
     if let Some(value) = tree.xattr(id, ACCESS)? {
         let value = Acl::parse(&value)?.with_mode(mode, false).encode();
@@ -163,12 +169,12 @@ pub fn follow_mode(tree: &Tree, commit: &mut Commit, id: InodeId, mode: u16) -> 
     Ok(())
 }
 
-/// Whether an extended attribute is an ACL.
+/// True for the extended attributes that hold ACLs.
 pub fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// Sets or (no value) removes an ACL; the mode follows it, and a directory's stubs know.
+/// Sets an ACL, or removes it if `value` is `None`. The mode follows, and the stubs of a directory too.
 pub fn set(here: &mut Here, id: InodeId, name: &Bytes, value: Option<&Bytes>, drop_set_group: bool) -> Stepped<Next> {
     let tree = here.tree();
     if value.is_some_and(|value| value.len() > ACL_BYTES_MAX) {
@@ -194,7 +200,7 @@ pub fn set(here: &mut Here, id: InodeId, name: &Bytes, value: Option<&Bytes>, dr
     } else if acl.is_none() {
         return Ok(Next::Reply(Reply::Done));
     } else {
-        return Err(Error::NoAccess { what: "a default ACL of what is no directory".into() }.into());
+        return Err(Error::NoAccess { what: "a default ACL on an inode that is no directory".into() }.into());
     };
     if value.is_empty() && inode == before && tree.xattr(id, name)?.is_none() {
         return Ok(Next::Reply(Reply::Done));

@@ -1,7 +1,7 @@
-//! fallocate: room for bytes that are to come, holes where bytes were, zeros.
+//! fallocate: reserves room, punches holes, writes zeros.
 //!
-//! Room is what the file system of each brick has allocated, or zeros that are written: nothing less keeps a later write from
-//! finding the disk full.
+//! Room is reserved in the file system of each brick, or by writing zeros. Nothing less guarantees that a later write
+//! finds room on the disk.
 
 use crate::ops::data::{block_change, splice, write_shard, written};
 use crate::ops::read::node;
@@ -12,7 +12,7 @@ use hekate_proto::*;
 
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
-/// Of bytes beside the inode. They take their room with the inode itself.
+/// Allocates in a file whose bytes are beside the inode. They take their room with the inode itself.
 pub fn allocate(
     here: &mut Here,
     id: InodeId,
@@ -43,17 +43,17 @@ pub fn allocate(
     Ok(Next::record(commit))
 }
 
-/// Of a run of a shard.
+/// Allocates a run of a shard.
 pub fn allocate_shard(here: &mut Here, shard: ShardId, offset: u32, length: u32, fill: Fill) -> Stepped<Next> {
     let end = u64::from(offset) + u64::from(length);
     if end > SHARD_BYTES || length == 0 {
-        return Err(Error::invalid("a run that does not lie in its shard").into());
+        return Err(Error::invalid("a run that is empty or ends outside of its shard").into());
     }
     if here.brick.is_dropped(shard) {
         return Err(Error::LayoutChanged.into());
     }
     match fill {
-        // Blocks that were never written are zeros: they need room, and no bytes.
+        // Zeros for blocks that were never written need room, and no bytes.
         Fill::Zeros
             if offset / BLOCK >= here.brick.shard(here.ask.ring, shard)?.map_or(0, |before| before.home_blocks) =>
         {
@@ -68,7 +68,8 @@ pub fn allocate_shard(here: &mut Here, shard: ShardId, offset: u32, length: u32,
     }
 }
 
-/// Blocks that were never written get room. What was home once is not fresh: there holes become zeros.
+/// Reserves room for blocks that were never written. Holes below `home_blocks` are filled with zeros, since room can be
+/// reserved only behind it.
 fn fill_holes(here: &mut Here, shard: ShardId, offset: u32, end: u32) -> Stepped<Next> {
     let (brick, ask) = (here.brick, here.ask);
     let before = brick.shard(ask.ring, shard)?;
@@ -84,7 +85,8 @@ fn fill_holes(here: &mut Here, shard: ShardId, offset: u32, end: u32) -> Stepped
         }
         zero_holes(&mut commit, shard, record, first, &holes);
     }
-    // Between `home_blocks` and `reserved_blocks` all have room, also what was not asked for.
+    // Between `home_blocks` and `reserved_blocks` every block has room, so the reservation includes blocks that were
+    // not asked for.
     let bare = before.home_blocks.max(before.reserved_blocks);
     if last > bare {
         record.reserved_blocks = last;
@@ -93,7 +95,7 @@ fn fill_holes(here: &mut Here, shard: ShardId, offset: u32, end: u32) -> Stepped
     Ok(if commit.changes.is_empty() { Next::Reply(Reply::Done) } else { Next::record(commit) })
 }
 
-/// Zeros where holes are, neighbours together.
+/// Adds changes that write zeros to the holes, one change for each run of them.
 fn zero_holes(commit: &mut Commit, shard: ShardId, record: ShardRecord, first: u32, holes: &[bool]) {
     let mut at = 0;
     while at < holes.len() {
@@ -106,18 +108,18 @@ fn zero_holes(commit: &mut Commit, shard: ShardId, record: ShardRecord, first: u
     }
 }
 
-/// Up to where a shard has bytes or room, in whole blocks.
+/// The end of a shard's bytes or room, rounded up to whole blocks, in bytes.
 fn reach(record: &ShardRecord) -> u32 {
     record.length.next_multiple_of(BLOCK).max(record.reserved_blocks * BLOCK)
 }
 
-/// Whole blocks become holes, parts of blocks zeros. Where the shard ends does not change.
+/// Whole blocks become holes, parts of blocks zeros. The shard's length stays.
 fn punch(here: &mut Here, shard: ShardId, offset: u32, end: u32) -> Stepped<Next> {
     let (brick, ask) = (here.brick, here.ask);
     let Some(before) = brick.shard(ask.ring, shard)?.filter(|before| reach(before) > offset) else {
         return Ok(Next::Reply(Reply::Done));
     };
-    // What is behind the end is zeros already.
+    // Bytes behind the end are zeros already.
     let end = if end >= before.length { end.next_multiple_of(BLOCK).min(reach(&before)) } else { end };
     let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
     let holes = brick.holes(ask.ring, shard, offset / BLOCK, end.div_ceil(BLOCK))?;

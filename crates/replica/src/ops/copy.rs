@@ -1,7 +1,7 @@
-//! copy_file_range: a shard's leader takes bytes from another's, so they do not go through the client.
+//! copy_file_range: a shard's leader reads bytes from another shard's leader, so they do not pass through the client.
 //!
-//! Blocks of zeros are not written: where the target has a hole they leave it, where it has bytes they make one. So holes stay holes,
-//! and bytes of zeros become one.
+//! Blocks of zeros are not written. Where the target has a hole it stays, and where the target has bytes they become a
+//! hole.
 
 use crate::ops::data::{block_change, write_run, write_shard};
 use crate::ops::step::{Ask, Commit, Here, Next, Stepped};
@@ -10,12 +10,12 @@ use hekate_brick::Brick;
 use hekate_proto::*;
 use std::ops::Range;
 
-/// Bytes of one copy: they lie in memory, and in one message.
+/// Bytes of one copy, which are in memory and in one message.
 const COPY_BYTES_MAX: u32 = 1 << 20;
 const BLOCK: u32 = BLOCK_BYTES as u32;
 const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
-/// Writes to a shard what another has in a range.
+/// Copies a range of another shard into a shard.
 pub fn copy_shard(here: &mut Here, from: ShardRange, shard: ShardId, offset: u32) -> Stepped<Next> {
     let source = ShardId { volume: here.ask.volume, data: from.data, index: from.index };
     check(&from)?;
@@ -31,7 +31,8 @@ pub fn copy_shard(here: &mut Here, from: ShardRange, shard: ShardId, offset: u32
     write_sparse(here, shard, offset, &bytes)
 }
 
-/// Runs of the written blocks, those of zeros apart from others: the places of each in the shard, and whether it is of zeros.
+/// The written range as runs of blocks, with blocks of zeros apart: the range of each run in the shard, and true if it
+/// is zeros.
 fn runs_of(offset: u32, bytes: &[u8]) -> Vec<(Range<u32>, bool)> {
     let end = offset + bytes.len() as u32;
     let mut runs: Vec<(Range<u32>, bool)> = Vec::new();
@@ -49,9 +50,9 @@ fn runs_of(offset: u32, bytes: &[u8]) -> Vec<(Range<u32>, bool)> {
     runs
 }
 
-/// Writes what is not zeros; where zeros come the shard has holes afterwards.
+/// Writes the bytes that are not zeros, and leaves or makes holes for zeros.
 fn write_sparse(here: &mut Here, shard: ShardId, offset: u32, bytes: &Bytes) -> Stepped<Next> {
-    // What does not lie in its shard is refused there, before places are reckoned with.
+    // A range outside of the shard is refused by `write_shard`, before it is split into runs.
     let in_shard = u64::from(offset) + bytes.len() as u64 <= SHARD_BYTES;
     let runs = if in_shard { runs_of(offset, bytes) } else { Vec::new() };
     if runs.iter().all(|(_, is_zeros)| !is_zeros) {
@@ -65,7 +66,7 @@ fn write_sparse(here: &mut Here, shard: ShardId, offset: u32, bytes: &Bytes) -> 
     let stamp = here.next_stamp(before);
     let mut record = ShardRecord { stamp, ..before.unwrap_or(ShardRecord::empty(stamp)) };
     let mut commit = Commit { reply: Some(Reply::Written { stamp, fast: None }), ..Commit::default() };
-    // A brick knows one run of a shard that was written before its record.
+    // A record may have one run of fresh blocks of a shard.
     let last = runs.iter().rposition(|(_, is_zeros)| !is_zeros);
     for (index, (run, is_zeros)) in runs.into_iter().enumerate() {
         record = match is_zeros {
@@ -82,7 +83,7 @@ fn write_sparse(here: &mut Here, shard: ShardId, offset: u32, bytes: &Bytes) -> 
     }
 }
 
-/// Whole blocks become holes, parts of blocks zeros; what is a hole stays as it is. -> the shard's record afterwards.
+/// Whole blocks become holes, parts of blocks zeros, and holes stay. Returns the shard's record afterwards.
 fn write_zeros(
     brick: &Brick,
     ask: &Ask,
@@ -116,7 +117,7 @@ fn write_zeros(
     Ok(record)
 }
 
-/// What the leg answers.
+/// The answer to a leg that reads a range.
 pub fn read(brick: &Brick, ring: RingId, volume: VolumeId, range: &ShardRange) -> Stepped<Reply> {
     check(range)?;
     let shard = ShardId { volume, data: range.data, index: range.index };
@@ -127,11 +128,11 @@ fn check(range: &ShardRange) -> Stepped<()> {
     let end = u64::from(range.offset) + u64::from(range.length);
     match end <= SHARD_BYTES && (1..=COPY_BYTES_MAX).contains(&range.length) {
         true => Ok(()),
-        false => Err(Error::invalid("a range that does not lie in its shard, or is over 1 MiB").into()),
+        false => Err(Error::invalid("a range that is empty, over 1 MiB or ends outside of its shard").into()),
     }
 }
 
-/// A shard that ends before is zeros from there on.
+/// The bytes with zeros up to `length`, as the shard may end earlier.
 fn padded(bytes: &[u8], length: u32) -> Bytes {
     let mut padded = BytesMut::from(bytes);
     padded.resize(length as usize, 0);

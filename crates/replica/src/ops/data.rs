@@ -1,4 +1,4 @@
-//! Bytes: beside the inode while they are few, in shards from then on.
+//! Bytes of files: beside the inode up to 16 KiB, in shards from then on.
 
 use crate::message::Fresh;
 use crate::ops::inodes::{drop_capability, drop_set_id_bits};
@@ -10,11 +10,12 @@ use hekate_brick::{Brick, block_checksum};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// Writes up to this go through the journal; greater ones to fresh blocks are written home at once (DESIGN section 5).
+/// Fresh bytes of one write that go through the journal. More are written to the data file first, so that the journal
+/// does not carry them.
 const JOURNALED_BYTES_MAX: usize = 32 << 10;
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
-/// A change of content.
+/// Updates size, times and permissions of an inode whose content was written up to `end`.
 pub fn written(
     tree: &Tree,
     commit: &mut Commit,
@@ -35,7 +36,7 @@ pub fn written(
     }
 }
 
-/// Writes bytes that rest beside the inode.
+/// Writes bytes beside the inode. Answers with the inode if the write has to go to shards.
 pub fn write(here: &mut Here, id: InodeId, offset: u64, data: &Bytes, drop_set_id: bool) -> Stepped<Next> {
     let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.file(id)?;
@@ -46,7 +47,7 @@ pub fn write(here: &mut Here, id: InodeId, offset: u64, data: &Bytes, drop_set_i
     Ok(Next::record(write_inline(&tree, (id, &mut inode), offset, data, drop_set_id, now)?))
 }
 
-/// Writes at the end of what rests beside the inode.
+/// Appends bytes beside the inode. Answers with the inode if they have to go to shards.
 pub fn append(here: &mut Here, id: InodeId, data: &Bytes, drop_set_id: bool) -> Stepped<Next> {
     let (tree, now) = (here.tree(), here.now);
     let mut inode = tree.file(id)?;
@@ -79,7 +80,7 @@ fn write_inline(
     Ok(commit)
 }
 
-/// Bytes with some of them replaced, zeros in between if they lie behind the end.
+/// `old` with `data` at `offset`, and zeros between the old end and `offset`.
 pub fn splice(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
     let mut content = BytesMut::with_capacity(old.len().max(offset + data.len()));
     content.extend_from_slice(old);
@@ -99,8 +100,8 @@ pub fn spill(here: &mut Here, id: InodeId) -> Stepped<Next> {
     spill_with(here, id, inode, content, Commit::default())
 }
 
-/// The record of a spill: `inode` as it is to be but for its layout, `content` what goes to the shard.
-/// The changes of `commit` come first.
+/// Spills `content` into a shard. `inode` is as it is to be afterwards, but for its layout. The changes of `commit`
+/// come first in the record.
 pub fn spill_with(
     here: &mut Here,
     id: InodeId,
@@ -128,7 +129,7 @@ pub fn spill_with(
     Ok(Next::record(commit))
 }
 
-/// The first bytes of a shard that does not exist yet.
+/// The record that makes a shard with these bytes.
 pub fn fill_shard(ask: &Ask, shard: ShardId, bytes: &Bytes) -> Commit {
     let stamp = Stamp { count: 1, session: ask.session, op: ask.op_id };
     let blocks = pad_to_blocks(bytes);
@@ -149,7 +150,12 @@ fn checksums(shard: ShardId, first: u32, blocks: &[u8]) -> Vec<u32> {
     (first..).zip(blocks.chunks(BLOCK_BYTES)).map(|(block, bytes)| block_checksum(shard, block, bytes)).collect()
 }
 
-/// Writes a run of one shard.
+/// Writes a run of a shard. With `follow`, only if the shard's stamp is that one.
+///
+/// # Errors
+///
+/// `Conflict` with the shard's stamp if it is not `follow`; `LayoutChanged` if the shard was dropped; `Invalid` if the
+/// run is not within a shard.
 pub fn write_shard(
     here: &mut Here,
     shard: ShardId,
@@ -159,7 +165,7 @@ pub fn write_shard(
 ) -> Stepped<Next> {
     let end = u64::from(offset) + bytes.len() as u64;
     if end > SHARD_BYTES || bytes.is_empty() {
-        return Err(Error::invalid("a write that does not lie in its shard").into());
+        return Err(Error::invalid("a write that is empty or ends outside of its shard").into());
     }
     let (brick, ask) = (here.brick, here.ask);
     if brick.is_dropped(shard) {
@@ -177,8 +183,8 @@ pub fn write_shard(
     Ok(Next::record(commit))
 }
 
-/// Adds the changes that write a run of a shard, whose record has the stamp of the op already. `may_be_fresh`: no other run of the
-/// record has fresh blocks of the shard. -> the record afterwards.
+/// Adds the changes that write a run of a shard. `before` has the op's stamp already. `may_be_fresh`: no other run of
+/// the record has fresh blocks of the shard. Returns the shard's record afterwards.
 pub(crate) fn write_run(
     brick: &Brick,
     ask: &Ask,
@@ -194,7 +200,7 @@ pub(crate) fn write_run(
     let blocks = whole_blocks(brick, ask, shard, length, offset, bytes)?;
     let after = first + (blocks.len() / BLOCK_BYTES) as u32;
     let record = ShardRecord { length: length.max(end), home_blocks: home_blocks.max(after), ..before };
-    // What was home once goes through the journal, mostly a block that an earlier write ended in.
+    // Blocks below `home_blocks` go through the journal: mostly one in which an earlier write ended.
     let fresh_from = home_blocks.clamp(first, after);
     let mut old = blocks;
     let fresh = old.split_off((fresh_from - first) as usize * BLOCK_BYTES);
@@ -215,14 +221,14 @@ pub(crate) fn write_run(
     Ok(record)
 }
 
-/// A block of a shard, whole, on its way through the journal.
+/// The change that writes whole blocks through the journal, from block `block` on.
 pub fn block_change(shard: ShardId, record: ShardRecord, block: u32, bytes: Bytes) -> Change {
     let run = BlockRun { first: block, checksums: checksums(shard, block, &bytes) };
     Change::WriteBlocks { shard, record, run, bytes }
 }
 
-/// The written bytes as whole blocks: what the first and the last one have beside them is read, beyond the shard's end
-/// it is zeros.
+/// The bytes as whole blocks. The rest of the first and the last block is read from the shard; behind its end it is
+/// zeros.
 pub(crate) fn whole_blocks(
     brick: &Brick,
     ask: &Ask,
@@ -246,7 +252,7 @@ pub(crate) fn whole_blocks(
     Ok(blocks)
 }
 
-/// Room behind `length`, where the shard has no bytes, goes.
+/// The change that releases the room behind `length`, where the shard has no bytes.
 pub fn give_back(ask: &Ask, shard: ShardId, before: ShardRecord, length: u32) -> Change {
     let stamp = Stamp { count: before.stamp.count + 1, session: ask.session, op: ask.op_id };
     let first = length.div_ceil(BLOCK);
@@ -254,7 +260,7 @@ pub fn give_back(ask: &Ask, shard: ShardId, before: ShardRecord, length: u32) ->
     Change::PunchBlocks { shard, record, first, count: record.home_blocks - first }
 }
 
-/// The shard ends at `length`: the block in which it ends is zeros from there on.
+/// Adds the changes that end the shard at `length`. The block in which it ends is filled with zeros.
 pub fn cut(
     brick: &Brick,
     ask: &Ask,
@@ -276,7 +282,11 @@ pub fn cut(
     Ok(())
 }
 
-/// The inode's leader learns of bytes in shards.
+/// Updates the inode after its client wrote to shards: size up to `end`, and room up to `reach`.
+///
+/// # Errors
+///
+/// `LayoutChanged` if the client used another layout; `TooLarge` for a file of more than `FILE_BYTES_MAX`.
 pub fn wrote(
     here: &mut Here,
     id: InodeId,

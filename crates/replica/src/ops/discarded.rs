@@ -1,19 +1,19 @@
-//! Shards that the leader has dropped or cut lately, and data ids whose shards it has yet to collect.
+//! Shards that the leader has recently dropped or cut, and data ids whose shards it has yet to drop.
 
 use crate::ops::recent_truncates::{Cut, Cuts};
 use hekate_proto::*;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-/// Data ids that are remembered; one is forgotten when as many others were dropped after it.
+/// Dropped data ids that are remembered, the last ones.
 const DROPPED_MAX: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(crate) struct Discarded {
-    /// Data ids whose shards were dropped: what is written to them comes too late.
+    /// Data ids whose shards were dropped. Writes to them are refused.
     dropped: VecDeque<DataId>,
     cuts: Cuts,
-    /// Data ids to collect.
+    /// Data ids whose shards are to be dropped.
     garbage: VecDeque<(Key, GarbageRecord)>,
 }
 
@@ -22,7 +22,7 @@ impl Discarded {
         self.cuts.note(cut);
     }
 
-    /// See [`Cuts::carry_over`].
+    /// Moves a `Wrote` op to the current layout; see [`Cuts::carry_over`].
     pub fn carry_over<'a>(&self, volume: VolumeId, op: &'a Op) -> (Cow<'a, Op>, bool) {
         self.cuts.carry_over(volume, op)
     }
@@ -44,7 +44,7 @@ impl Discarded {
         self.garbage.push_back((key, record));
     }
 
-    /// The next data id to collect.
+    /// The next data id whose shards are to be dropped.
     pub fn next_garbage(&mut self) -> Option<(Key, GarbageRecord)> {
         self.garbage.pop_front()
     }
@@ -53,7 +53,7 @@ impl Discarded {
         self.garbage.clear();
     }
 
-    /// Data ids to collect.
+    /// The number of data ids whose shards are to be dropped.
     pub fn garbage_count(&self) -> usize {
         self.garbage.len()
     }

@@ -1,11 +1,11 @@
-//! Chooses the function that takes an op one step further.
+//! Selects the function that takes an op's next step.
 
 use crate::ops::names::Maker;
 use crate::ops::step::{Here, Next, Stepped, Stop};
 use crate::ops::{acl, allocate, copy, data, inodes, names, rename, shards, truncate};
 use hekate_proto::*;
 
-/// The next step of a change. Reads go to [`crate::answer`].
+/// The next step of a change. [`crate::answer`] answers reads.
 pub fn step(here: &mut Here, op: &Op) -> Stepped<Next> {
     match op {
         Op::Name { op } => names_step(here, op),
@@ -85,5 +85,5 @@ fn names_step(here: &mut Here, op: &NameOp) -> Stepped<Next> {
 }
 
 fn not_a_change() -> Stop {
-    Stop::Error(Error::bug("an op that changes nothing was to be executed"))
+    Stop::Error(Error::bug("an op that is no change was passed to `step`"))
 }

@@ -1,4 +1,4 @@
-//! What an op is about: names, directories, inodes, shards. Who waits for what is decided by these.
+//! What an op is about: names, directories, inodes, shards. Conflicts between ops are decided by these.
 
 use crate::membership::Membership;
 use crate::ops::step::Ask;
@@ -54,7 +54,8 @@ pub fn written_data(op: &Op) -> Option<DataId> {
     }
 }
 
-/// The shard that an op writes. Earlier bytes of it that only a sync of its data file covers are not to be lost below later ones.
+/// The shard that an op writes. A durable write syncs the shard's data file too: earlier bytes of the shard may be
+/// covered by that sync only.
 pub fn written_shard(volume: VolumeId, op: &Op) -> Option<ShardId> {
     match op {
         Op::Data {
@@ -67,18 +68,23 @@ pub fn written_shard(volume: VolumeId, op: &Op) -> Option<ShardId> {
     }
 }
 
-/// Refuses what rests in another partition. A client may ask anything of any partition of its volume; a shard that two of them
-/// wrote would be in neither one's replicas alike.
+/// Refuses an op for what another partition owns. Otherwise a client, which may send any op to any partition of its
+/// volume, could have two partitions write one shard.
+///
+/// # Errors
+///
+/// `Error::Protocol` with both partitions.
 pub fn check_place(at: &Membership, ask: &Ask, op: &Op) -> Result<()> {
     match position_of(ask.volume, op).map(|position| ask.partition(position)) {
         Some(there) if there != at.own.partition => Err(Error::Protocol {
-            what: format!("{} of partition {there} was asked of partition {}", op.label(), at.own.partition),
+            what: format!("{} for partition {there} was sent to partition {}", op.label(), at.own.partition),
         }),
         _ => Ok(()),
     }
 }
 
-/// Where what an op is about rests. Names rest where their directory's spread says, and are looked for there.
+/// The position of what the op is about. `None` for names, whose partition depends on the directory's spread: it is
+/// checked when the op is executed.
 fn position_of(volume: VolumeId, op: &Op) -> Option<Position> {
     let of_shard = |data: &DataId, index: &u64| Some(ShardId { volume, data: *data, index: *index }.position());
     match op {
@@ -116,7 +122,8 @@ fn position_of(volume: VolumeId, op: &Op) -> Option<Position> {
     }
 }
 
-/// What a change holds, or finds held, in this partition. A name that rests elsewhere holds nothing: nobody asks for it here.
+/// The keys that a change holds in this partition. A name of another partition holds nothing, as no op asks for it
+/// here.
 pub fn keys_of(at: &Membership, ask: &Ask, op: &Op) -> Vec<Key> {
     let inode_key = |inode: InodeId| Key::inode(ask.ring, ask.volume, inode, Kind::Inode);
     match op {

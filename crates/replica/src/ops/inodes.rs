@@ -14,10 +14,10 @@ const GROUP_EXECUTE: u16 = 0o010;
 /// Limits of Linux's VFS: XATTR_NAME_MAX and XATTR_SIZE_MAX.
 const XATTR_NAME_BYTES_MAX: usize = 255;
 const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
-/// Attributes of one inode; one read has room for all.
+/// Attributes of one inode at most: one scan reads all of them.
 const XATTRS_MAX: usize = 128;
 
-/// Set-user-id goes; set-group-id too, if it means execution (otherwise it means mandatory locking, inode(7)).
+/// Clears set-user-id, and set-group-id if the group may execute: otherwise it means mandatory locking (inode(7)).
 pub fn drop_set_id_bits(inode: &mut InodeRecord) {
     inode.mode &= !SET_USER_ID;
     if inode.mode & GROUP_EXECUTE != 0 {
@@ -25,16 +25,17 @@ pub fn drop_set_id_bits(inode: &mut InodeRecord) {
     }
 }
 
-/// The name of file capabilities (capabilities(7)).
+/// The attribute that holds file capabilities (capabilities(7)).
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// A change of content or owner takes a program's file capabilities, whoever makes it. -> what takes them, if it has some.
+/// The change that removes a program's file capabilities, if it has any: each change of content or owner does, whoever
+/// makes it.
 pub fn drop_capability(tree: &Tree, id: InodeId, inode: &mut InodeRecord) -> Option<Change> {
     let had = std::mem::take(&mut inode.has_capability);
     had.then(|| Change::Delete { key: tree.xattr_key(id, CAPABILITY) })
 }
 
-/// Takes all changes but the size.
+/// Applies all changes but the size.
 pub fn apply_changes(inode: &mut InodeRecord, changes: &AttrChanges, now: Time) {
     let now = later(now, inode.ctime);
     let at = |set: SetTime| match set {
@@ -69,7 +70,7 @@ pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<N
         NodeKind::Directory => {
             let mut stub = tree.open_stub(id)?;
             (stub.mode, stub.uid, stub.gid) = (inode.mode, inode.uid, inode.gid);
-            // A directory shows the later of its own time and its names'; a time that is set must show.
+            // A directory shows the later of its own time and its stubs' times. A time that is set has to show.
             let mtime = changes.mtime.map(|_| inode.mtime);
             stub.mtime = mtime.unwrap_or(stub.mtime);
             if stub.spread > 1 && is_in_stubs(changes) {
@@ -86,13 +87,13 @@ pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<N
     Ok(Next::Commit(commit, legs))
 }
 
-/// Whether stubs have something of what changes.
+/// True if the stubs hold a copy of something that changes.
 fn is_in_stubs(changes: &AttrChanges) -> bool {
     let AttrChanges { mode, uid, gid, mtime, drop_set_id, size: _, atime: _ } = changes;
     mode.is_some() || uid.is_some() || gid.is_some() || mtime.is_some() || *drop_set_id
 }
 
-/// Sets (`value`) or removes an extended attribute.
+/// Sets an extended attribute to `value`, or removes it if that is `None`.
 pub fn setxattr(
     here: &mut Here,
     id: InodeId,
@@ -133,15 +134,16 @@ pub fn setxattr(
     Ok(Next::record(commit))
 }
 
-/// A time of access is not moved again before so long, unless the inode changed (relatime of mount(8)).
+/// Time in ns after which a read updates the access time of an inode that did not change: 24 h, as relatime of
+/// mount(8).
 const ACCESS_NS: i64 = 24 * 3600 * 1_000_000_000;
 
-/// Whether a read now moves the time of access.
+/// True if a read at this time updates the access time.
 pub fn is_access_due(attr: &Attr, now: Time) -> bool {
     attr.atime <= attr.mtime.max(attr.ctime) || now.0.saturating_sub(attr.atime.0) >= ACCESS_NS
 }
 
-/// The record that moves it, if it is due.
+/// The record that updates the access time, if that is due.
 pub fn accessed(tree: &Tree, id: InodeId, now: Time) -> Stepped<Option<Commit>> {
     let attr = tree.attr(id)?;
     if !is_access_due(&attr, now) {

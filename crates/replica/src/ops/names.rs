@@ -1,4 +1,4 @@
-//! Names: create, mkdir, link, unlink, rmdir.
+//! Changes of names: create, mkdir, link, unlink, rmdir.
 
 use crate::ops::acl::{self, Birth};
 use crate::ops::read::found_node;
@@ -9,10 +9,10 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
 const SET_GROUP_ID: u16 = 0o2000;
-/// Bytes of a symlink's target: PATH_MAX of Linux with its NUL.
+/// Bytes of a symbolic link's target at most: PATH_MAX of Linux without its NUL.
 const TARGET_BYTES_MAX: usize = 4095;
 
-/// Who makes something, and with what mode.
+/// The user that makes an inode, and the mode that is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Maker {
     pub mode: u16,
@@ -22,8 +22,8 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// Whose it will be in a directory. If that has set-group-id, the group is the directory's, and directories keep the
-    /// bit (inode(7)); if it has a default ACL, that counts and the umask does not (acl(5)).
+    /// The owner of a new inode. In a directory with set-group-id the group is the directory's, and new directories get
+    /// the bit (inode(7)). If the directory has a default ACL, that applies instead of the umask (acl(5)).
     fn owner(self, stub: &StubRecord, kind: NodeKind) -> Stepped<Owner> {
         let is_directory = kind == NodeKind::Directory;
         let mut birth = match kind {
@@ -39,7 +39,7 @@ impl Maker {
     }
 }
 
-/// A name is new in the directory.
+/// Adds a name to a directory.
 fn add_name(
     tree: &Tree,
     commit: &mut Commit,
@@ -55,7 +55,7 @@ fn add_name(
     touch(tree, commit, dir, stub, now);
 }
 
-/// A name is gone from the directory.
+/// Removes a name from a directory.
 fn remove_name(tree: &Tree, commit: &mut Commit, dir: (InodeId, StubRecord), name: &Name, kind: NodeKind, now: Time) {
     let (dir, mut stub) = dir;
     stub.entries += u64::from(is_planted(Bug::RemovedNameCounted));
@@ -65,7 +65,7 @@ fn remove_name(tree: &Tree, commit: &mut Commit, dir: (InodeId, StubRecord), nam
     touch(tree, commit, dir, stub, now);
 }
 
-/// The directory's names changed.
+/// Updates the times of a directory's stub after a change of its names.
 pub fn touch(tree: &Tree, commit: &mut Commit, dir: InodeId, mut stub: StubRecord, now: Time) {
     stub.renamed(now);
     commit.put(tree.stub_key(dir), &stub);
@@ -112,7 +112,7 @@ pub fn create(
     Ok(Next::record(commit))
 }
 
-/// A file that nobody else finds: it goes once nobody has it open, unless it was given a name by then.
+/// Makes a file without a name (O_TMPFILE). It is removed once no session has it open, unless it got a name.
 pub fn create_unnamed(here: &mut Here, dir: InodeId, maker: Maker, linkable: bool, seed: u64) -> Stepped<Next> {
     let tree = here.tree();
     let owner = maker.owner(&tree.stub(dir)?, NodeKind::File)?;

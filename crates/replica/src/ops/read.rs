@@ -7,10 +7,14 @@ use bytes::{Bytes, BytesMut};
 use hekate_brick::Brick;
 use hekate_proto::*;
 
-/// Names in one answer, whatever is asked for.
+/// Names in one answer at most, whatever limit the client asks for.
 const LIST_MAX: u32 = 4096;
 
-/// Answers a read. What it finds is on every member: changes hold the partition until then.
+/// Answers a read from the leader's copy. The caller checks that all members have what it shows (`requests/reads.rs`).
+///
+/// # Errors
+///
+/// `Stop::Wait` if an op holds what the read shows; `Stop::Error` with the client's error.
 pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped<Reply> {
     let tree = Tree::new(brick, ask, at);
     match op {
@@ -60,7 +64,7 @@ pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped
             let shard = ShardId { volume: ask.volume, data: *data, index: *index };
             Ok(Reply::Data { bytes: brick.read_shard(ask.ring, shard, *offset, *length)? })
         }
-        _ => Err(Error::bug("an op that is no read was to be answered").into()),
+        _ => Err(Error::bug("an op that is no read was passed to `answer`").into()),
     }
 }
 
@@ -68,7 +72,7 @@ pub(crate) fn node(attr: Attr) -> Reply {
     Reply::Node { attr, created: false }
 }
 
-/// The stub, if as many partitions share the names as who asks believes.
+/// The stub, if the directory's names are in as many partitions as the client believes.
 fn shared_by(stub: StubRecord, spread: u32) -> Stepped<StubRecord> {
     match stub.spread == spread {
         true => Ok(stub),
@@ -87,7 +91,7 @@ fn lookup(tree: &Tree, dir: InodeId, name: &Name) -> Stepped<Reply> {
     found_node(tree, &found)
 }
 
-/// The inode under a name, if this partition has it.
+/// The inode under a name, or its id if another partition has the inode.
 pub(crate) fn found_node(tree: &Tree, found: &NameRecord) -> Stepped<Reply> {
     if tree.is_home(found.inode) {
         return Ok(node(tree.attr(found.inode)?));

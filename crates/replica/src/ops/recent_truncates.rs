@@ -1,25 +1,26 @@
-//! Truncates that a leader has made: what was written below where a file was cut stands, though the layout is another one by then.
+//! Recent truncates of this leader. A write below the new size is valid although its client used the layout before the
+//! truncate.
 
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Cuts that a leader remembers. What was written before one that it has forgotten is asked for again, as if it had been cut.
+/// Truncates that are remembered. Writes from before an older one are refused, and their clients repeat them.
 const CUTS_MAX: usize = 1024;
 
-/// A file was made shorter: its layout has another version.
+/// A truncate that made a file shorter. It gave the layout another version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// The file.
     pub file: (VolumeId, InodeId),
-    /// Version of its layout before and after.
+    /// The versions of the layout before and after.
     pub versions: (u32, u32),
-    /// It ends there.
+    /// The new size, in bytes.
     pub size: u64,
 }
 
-/// See the module.
+/// Recent truncates, by file and by the version of the layout before.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts {
     by_version: BTreeMap<((VolumeId, InodeId), u32), Cut>,
@@ -38,8 +39,9 @@ impl Cuts {
         }
     }
 
-    /// What is told of bytes that no cut since can have taken counts under the layout of now. Its client would write them once more, though
-    /// others may have seen them meanwhile, and written over them. -> the op, and whether its client knows an earlier layout
+    /// Moves a `Wrote` op to the current layout, if no truncate since can have removed its bytes. Otherwise its client
+    /// would write them again, over what others may have written since. Returns the op, and true if it was moved: the
+    /// client then knows an earlier layout.
     pub fn carry_over<'a>(&self, volume: VolumeId, op: &'a Op) -> (Cow<'a, Op>, bool) {
         let Op::Data { op: DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, .. } } = op else {
             return (Cow::Borrowed(op), false);
@@ -51,7 +53,7 @@ impl Cuts {
         if version == *layout_version || is_planted(Bug::WriteRepeatedAfterTruncate) {
             return (Cow::Borrowed(op), false);
         }
-        // With a record, whose answer has the layout.
+        // Not a fast one: the op makes a record, and its answer has the layout.
         let (inode, end, reach, drop_set_id, fast) = (*inode, *end, *reach, *drop_set_id, false);
         let op = DataOp::Wrote { inode, layout_version: version, end, reach, drop_set_id, fast };
         (Cow::Owned(Op::Data { op }), true)

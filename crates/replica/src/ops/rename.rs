@@ -1,9 +1,9 @@
-//! rename: names move, inodes stay. The new name's partition drives; its record is the commit point.
+//! rename: names move, inodes stay. The new name's partition drives the op, and its record is the commit point.
 //!
-//! Between partitions the old name is held first, so that nobody sees the file under neither name, and readers of it wait
-//! (DESIGN section 6). A whiteout that is left at the old name lives in the new name's partition, so that it is made with the
-//! commit point wherever the old name rests. A directory moves to another parent under one lock for the whole volume, so that none is moved
-//! under itself.
+//! If the old name is in another partition it is held first: readers of it wait, so none sees the file under neither
+//! name. A whiteout that is left at the old name is an inode of the new name's partition, so it is made with the commit
+//! point. A move of a directory to another parent holds all moves of directories in the volume, so that no directory is
+//! moved below itself.
 
 use crate::ops::names::touch;
 use crate::ops::step::{Commit, Here, Next, Stepped};
@@ -12,7 +12,7 @@ use crate::ops::tree::{attr_of, drop_link, new_inode};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// From where to where.
+/// The old and the new name.
 pub struct Ends<'a> {
     pub dir: InodeId,
     pub name: &'a Name,
@@ -20,19 +20,19 @@ pub struct Ends<'a> {
     pub to_name: &'a Name,
 }
 
-/// What is at both ends.
+/// What is at both names.
 struct Found {
     from: NameRecord,
     to: Option<NameRecord>,
-    /// Where the old name rests, if not here too.
+    /// The position of the old name, if another partition owns it.
     far: Option<Position>,
     exchange: bool,
-    /// What is left at the old name.
+    /// The whiteout to leave at the old name.
     whiteout: Option<NameRecord>,
 }
 
 impl Found {
-    /// What the old name leads to afterwards.
+    /// What the old name leads to after the rename.
     fn left(&self) -> Option<NameRecord> {
         self.whiteout.or(self.to.filter(|_| self.exchange))
     }
@@ -79,7 +79,7 @@ fn look(here: &mut Here, ends: &Ends, mode: RenameMode) -> Stepped<Found> {
     tree.stub_of(ends.to_dir, ends.to_name)?;
     let to = tree.name(ends.to_dir, ends.to_name)?;
     let exchange = mode == RenameMode::Exchange;
-    // Who has no stub of the old name's directory asks its own partition, which has one.
+    // Without a stub of the old name's directory, the directory's own partition is asked, which has one.
     let mut spread = tree.found_stub(ends.dir)?.map_or(1, |stub| stub.spread);
     loop {
         let position = name_position(ends.dir, ends.name, spread);
@@ -98,12 +98,12 @@ fn look(here: &mut Here, ends: &Ends, mode: RenameMode) -> Stepped<Found> {
             Reply::Stub { stub } if stub.spread > spread && is_spread(stub.spread, here.ask.count) => {
                 spread = stub.spread;
             }
-            _ => return Err(Error::bug("a held name answers where it leads").into()),
+            _ => return Err(Error::bug("a leg that holds a name answers with its inode or stub").into()),
         }
     }
 }
 
-/// Whether it may be; `Some`: there is nothing to do.
+/// Checks that the rename is permitted. Returns an answer if there is nothing to do.
 fn check(mode: RenameMode, found: &Found) -> Stepped<Option<Reply>> {
     let is_directory = |record: &NameRecord| record.kind == NodeKind::Directory;
     let Some(target) = found.to else {
@@ -114,7 +114,7 @@ fn check(mode: RenameMode, found: &Found) -> Stepped<Option<Reply>> {
     };
     match mode {
         RenameMode::NoReplace | RenameMode::Whiteout { replace: false, .. } => Err(Error::Exists.into()),
-        // Two names of one inode: POSIX says that nothing happens.
+        // Two names of one inode: POSIX says that nothing changes.
         _ if target.inode == found.from.inode => Ok(Some(Reply::Done)),
         RenameMode::Exchange => Ok(None),
         RenameMode::Replace | RenameMode::Whiteout { .. } => match (is_directory(&found.from), is_directory(&target)) {
@@ -129,7 +129,7 @@ fn hold_moves(here: &mut Here) -> Stepped<()> {
     here.leg(ROOT.position(), Leg::HoldMoves, Some(Leg::LetMoves)).map(|_| ())
 }
 
-/// No directory comes to lie in itself. While the moves are held, parents stay what they are.
+/// Checks that no directory is moved below itself. Parents do not change while the moves are held.
 fn not_below(here: &mut Here, ends: &Ends, found: &Found) -> Stepped<()> {
     let back = found.to.filter(|_| found.exchange).map(|to| (to, ends.dir));
     for (moved, dir) in [Some((found.from, ends.to_dir)), back].into_iter().flatten() {
@@ -143,7 +143,7 @@ fn not_below(here: &mut Here, ends: &Ends, found: &Found) -> Stepped<()> {
             } else {
                 match here.leg(at.position(), Leg::Parent { inode: at }, None)? {
                     Reply::Elsewhere { inode, .. } => inode,
-                    _ => return Err(Error::bug("a directory answers its parent").into()),
+                    _ => return Err(Error::bug("a leg that reads a parent answers with it").into()),
                 }
             };
         }
@@ -151,7 +151,7 @@ fn not_below(here: &mut Here, ends: &Ends, found: &Found) -> Stepped<()> {
     Ok(())
 }
 
-/// Makes what a rename with RENAME_WHITEOUT leaves at the old name.
+/// Makes the whiteout that RENAME_WHITEOUT leaves at the old name.
 fn make_whiteout(here: &mut Here, ends: &Ends, mode: RenameMode, found: &mut Found, commit: &mut Commit) {
     let RenameMode::Whiteout { uid, gid, seed, .. } = mode else { return };
     let id = InodeId::new(here.tree().names_prefix(ends.to_dir).position.0, seed, here.number(0));
@@ -194,7 +194,7 @@ fn move_names(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs
     Ok(())
 }
 
-/// What moves has changed, and a directory has another parent, if it has left its old one.
+/// Updates the change times of what moves, and the parent of a directory that gets another one.
 fn mark_moved(here: &Here, ends: &Ends, found: &Found, commit: &mut Commit, legs: &mut Legs) -> Stepped<()> {
     let back = found.to.filter(|_| found.exchange).map(|to| (to, ends.dir));
     let leaves = ends.dir != ends.to_dir && !is_planted(Bug::ParentNotUpdated);

@@ -1,4 +1,4 @@
-//! SEEK_DATA and SEEK_HOLE (lseek(2)): a block that was never written, or was punched, is a hole.
+//! SEEK_DATA and SEEK_HOLE (lseek(2)). A block that was never written, or was punched, is a hole.
 
 use crate::ops::read::node;
 use crate::ops::shards::{first_shards, has_data};
@@ -9,7 +9,7 @@ use hekate_proto::*;
 
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
-/// In a file whose bytes rest beside the inode: all of them are data.
+/// Seeks in a file whose bytes are beside the inode: all of them are data.
 pub fn seek(tree: &Tree, id: InodeId, offset: u64, hole: bool) -> Stepped<Reply> {
     let inode = tree.file(id)?;
     if !inode.layout.is_inline() {
@@ -21,10 +21,10 @@ pub fn seek(tree: &Tree, id: InodeId, offset: u64, hole: bool) -> Stepped<Reply>
     Ok(Reply::Found { at: Some(if hole { inode.size } else { offset }) })
 }
 
-/// In a shard.
+/// Seeks in a shard.
 pub fn seek_shard(brick: &Brick, ask: &Ask, shard: ShardId, offset: u32, hole: bool) -> Stepped<Reply> {
     if u64::from(offset) >= SHARD_BYTES {
-        return Err(Error::invalid("an offset that does not lie in its shard").into());
+        return Err(Error::invalid("an offset outside of its shard").into());
     }
     let length = brick.shard(ask.ring, shard)?.map_or(0, |record| record.length);
     let found = |at: u32| Ok(Reply::Found { at: Some(u64::from(at)) });
@@ -41,7 +41,7 @@ pub fn seek_shard(brick: &Brick, ask: &Ask, shard: ShardId, offset: u32, hole: b
     }
 }
 
-/// The first shard of a data id that this partition has data of: a shard that was punched is passed over.
+/// The first shard of a data id in this partition that has data. Shards that are holes only are skipped.
 pub fn next_shard(brick: &Brick, ask: &Ask, at: PartitionNumber, data: DataId, from: u64, to: u64) -> Stepped<Reply> {
     let is_wanted = |shard: ShardId, record: &ShardRecord| has_data(brick, ask.ring, shard, record);
     let first = first_shards(brick, ask, at, data, from..to, 1, &is_wanted)?;

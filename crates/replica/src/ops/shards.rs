@@ -1,5 +1,6 @@
-//! Which shards of a data id a partition has, and ops over all of them. Their cost follows the shards that exist, not the length of
-//! the range that is asked about: shards of one data id lie anywhere in a partition, so a long range is answered from a scan.
+//! The shards of a data id that a partition has, and ops over all of them. The cost depends on the number of existing
+//! shards, not on the length of the range: shards of a data id may be anywhere in a partition, so a long range is
+//! answered with a scan.
 
 use crate::ops::step::{Ask, Commit, Here, Next, Stepped};
 use crate::transactions::legs::cut_shard;
@@ -7,19 +8,19 @@ use hekate_brick::Brick;
 use hekate_proto::*;
 use std::ops::Range;
 
-/// Indexes of a range that are looked up one by one, from its beginning. The rest of a longer range comes from a scan of the
-/// partition's shards.
+/// Indexes that are looked up one by one, from the start of a range. A scan of the partition's shards covers the rest
+/// of a longer range.
 const INDEXES_TRIED_MAX: u64 = 65_536;
-/// Shards that one record changes.
+/// Shards that one record changes at most.
 const SHARDS_AT_ONCE: usize = 4096;
-/// Bytes of an encoded `CutShard` or `DropShard` are fewer: 4 + 28 (shard) + 36 (record).
+/// A bound of the encoded size of `CutShard` and `DropShard`, which is 4 + 28 (shard) + 36 (record) bytes.
 const CHANGE_BYTES_MAX: usize = 128;
 
-/// The shards of a data id that one record changes, least index first.
+/// Shards of a data id that one record changes, least index first.
 pub struct Portion {
-    /// As many as a record takes.
+    /// As many shards as one record takes.
     pub shards: Vec<ShardId>,
-    /// Index of the first one that is left for the next record.
+    /// The index of the first shard that is left for the next record.
     pub next: Option<u64>,
 }
 
@@ -39,7 +40,7 @@ pub fn full_portion(
     portion(brick, ask, at, data, range, &is_full)
 }
 
-/// Shards of the range, with bytes or without.
+/// Shards of the range, with or without bytes.
 pub fn portion_of(brick: &Brick, ask: &Ask, at: PartitionNumber, data: DataId, range: Range<u64>) -> Stepped<Portion> {
     portion(brick, ask, at, data, range, &|_, _| Ok(true))
 }
@@ -59,7 +60,7 @@ fn portion(
     Ok(Portion { shards, next })
 }
 
-/// At most `limit` of the partition's shards in the range that are wanted, least index first.
+/// The partition's shards in the range for which `is_wanted` is true, least index first, `limit` at most.
 pub fn first_shards(
     brick: &Brick,
     ask: &Ask,
@@ -101,13 +102,14 @@ pub fn first_shards(
     Ok(found)
 }
 
-/// Whether a shard has a block that is no hole.
+/// True if the shard has a block that is no hole.
 pub fn has_data(brick: &Brick, ring: RingId, shard: ShardId, record: &ShardRecord) -> Stepped<bool> {
     let holes = brick.holes(ring, shard, 0, record.length.div_ceil(BLOCK_BYTES as u32))?;
     Ok(holes.contains(&false))
 }
 
-/// Shards of the range lose their bytes and their room, as many as one record takes. -> `Found`: the first that is left.
+/// Removes bytes and room of the range's shards, as many as one record takes. The answer, `Found`, has the index of the
+/// first that is left.
 pub fn empty_shards(here: &Here, data: DataId, from: u64, to: u64) -> Stepped<Next> {
     let (brick, ask) = (here.brick, here.ask);
     let Portion { shards, next } = full_portion(brick, ask, here.at, data, from..to)?;

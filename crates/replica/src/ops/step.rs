@@ -1,7 +1,7 @@
-//! One op, one step further: ops are pure functions of what the partition holds and of what has come of their legs.
+//! The types of an op's steps. Ops are pure functions of the partition's state and of the answers to their legs.
 //!
-//! An op that spans partitions is asked for its next step again after each, with the answers so far; so nothing that it
-//! read before it waited is trusted afterwards, and what it is at is data that can be shown.
+//! An op over several partitions is called again after each answer, with all answers so far. So nothing that it read
+//! before it waited is relied upon, and its progress is plain data.
 
 use crate::log::number_allocator::Numbers;
 use crate::message::Fresh;
@@ -11,35 +11,36 @@ use crate::ops::tree::{Owner, Tree};
 use hekate_brick::Brick;
 use hekate_proto::*;
 
-/// Who asks what, when.
+/// The context of an op: its volume, session and id, and the requirements of its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// Ring.
+    /// The ring.
     pub ring: RingId,
-    /// Partitions of the ring.
+    /// The number of partitions of the ring.
     pub count: u32,
-    /// Volume.
+    /// The volume.
     pub volume: VolumeId,
-    /// Session.
+    /// The session.
     pub session: SessionId,
-    /// Op in the session.
+    /// The op's id in its session.
     pub op_id: OpId,
-    /// The server's clock.
+    /// The server's clock, in ns.
     pub now: Time,
-    /// Answered once it is on stable storage of every member.
+    /// The answer waits until the change is on stable storage of every member.
     pub durable: bool,
-    /// It need never be on stable storage. (What is made so behind the last op of a batch is neither this nor `durable`.)
+    /// The change need never be on stable storage. (A change that the last op of a batch makes durable is neither
+    /// `loose` nor `durable`.)
     pub loose: bool,
-    /// Answered once the leader alone has it (unsafe: modes `async` and `bypass`).
+    /// The answer waits for the leader only. Unsafe: modes `async` and `bypass`.
     pub early: bool,
-    /// No other session uses the volume, so nobody else can have an inode open.
+    /// No other session uses the volume, so no other session has an inode open.
     pub alone: bool,
-    /// Partitions that share the names of a directory that this op makes.
+    /// The number of partitions that share the names of a directory that this op makes.
     pub spread: u32,
 }
 
 impl Ask {
-    /// One that is answered once all members have it; more is said in its fields.
+    /// The context of an op that is answered once all members have its change. The fields say more.
     pub fn new(ring: RingId, count: u32, volume: VolumeId, (session, op_id): (SessionId, OpId), now: Time) -> Self {
         let (durable, loose, early, alone, spread) = (false, false, false, false, 1);
         Self { ring, count, volume, session, op_id, now, durable, loose, early, alone, spread }
@@ -50,25 +51,25 @@ impl Ask {
         position.partition(self.count)
     }
 
-    /// Where a partition has its share of a directory's names.
+    /// The prefix of the keys of a directory's names in partition `at`.
     pub fn names_prefix(&self, at: PartitionNumber, dir: InodeId) -> KeyPrefix {
         KeyPrefix { ring: self.ring, position: at.names_position(dir, self.count), volume: self.volume }
     }
 
-    /// What holds a name in its partition.
+    /// The key of the hold on a name.
     pub fn hold_key(&self, at: PartitionNumber, dir: InodeId, name: &Name) -> Key {
         Key::hold(self.names_prefix(at, dir), dir, name.as_bytes())
     }
 }
 
-/// Why an op did not take its step.
+/// Why an op takes no step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
-    /// Another op has hold of what it needs: it begins again when that one is done.
+    /// Another op holds what this one needs: this one begins again once that one has ended.
     Wait,
-    /// This leg must be taken first; then it is asked again.
+    /// The leg must be taken first. Then the op is called again.
     Leg(Box<Before>),
-    /// It failed.
+    /// The op failed.
     Error(Error),
 }
 
@@ -84,94 +85,95 @@ impl From<Malformed> for Stop {
     }
 }
 
-/// What a step comes to.
+/// The result of a step.
 pub type Stepped<T> = std::result::Result<T, Stop>;
 
-/// A record to be.
+/// The contents of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Commit {
-    /// What changes.
+    /// The changes.
     pub changes: Vec<Change>,
-    /// Bytes that go home first.
+    /// Bytes that are written to data files before the record is appended.
     pub fresh: Vec<Fresh>,
-    /// The answer to the session, kept for retries; none for steps that are not the commit point.
+    /// The answer to the session, kept for retries. `None` for records that are not the commit point.
     pub reply: Option<Reply>,
-    /// Of this file only times change, for a write of bytes on the fast lane.
+    /// The file of which only times change, after a fast write.
     pub times_of: Option<InodeId>,
-    /// It makes a file shorter.
+    /// The truncate that the record makes.
     pub cut: Option<Cut>,
 }
 
-/// A leg before the commit point, and the one that undoes it; none for legs that only look.
+/// A leg before the commit point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Before {
-    /// Its partition owns this position.
+    /// A position that the leg's partition owns.
     pub position: Position,
-    /// What to do.
+    /// The leg.
     pub leg: Leg,
-    /// What undoes it.
+    /// The leg that undoes it. `None` for a leg that only reads.
     pub undo: Option<Leg>,
 }
 
 /// What an op does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// It is answered; nothing changes.
+    /// The op is answered without a change.
     Reply(Reply),
-    /// Its record, the commit point, and the legs that come after it.
+    /// The record that is the commit point, and the legs after it.
     Commit(Commit, Vec<(Position, Leg)>),
 }
 
 impl Next {
-    /// One record, and that is all.
+    /// One record without legs.
     pub fn record(commit: Commit) -> Self {
         Next::Commit(commit, Vec::new())
     }
 }
 
-/// How far an op has come.
+/// The progress of an op.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpProgress {
-    /// What its legs have answered, in their order.
+    /// The answers of the op's legs, in their order.
     pub answers: Vec<Reply>,
-    /// Numbers that it drew: the same ones each time that it is asked.
+    /// Numbers that the op drew. It gets the same ones each time it is called.
     numbers: Vec<u64>,
-    /// Whom its legs have made the owner of what it makes.
+    /// The owner that the op's legs have given to what it makes.
     owner: Option<Owner>,
 }
 
-/// What an op sees: its partition, as the leader has it.
+/// What an op sees: the leader's copy of its partition.
 pub struct Here<'a> {
-    /// The leader's copy.
+    /// The brick of the leader.
     pub brick: &'a Brick,
-    /// Who asks.
+    /// The context of the op.
     pub ask: &'a Ask,
-    /// Which partition this is.
+    /// The partition.
     pub at: PartitionNumber,
-    /// The time of what it changes.
+    /// The time of the op's changes, in ns.
     pub now: Time,
-    /// Where its numbers come from.
+    /// The source of the op's numbers.
     pub numbers: &'a mut Numbers,
-    /// How far it has come.
+    /// The progress of the op.
     pub progress: &'a mut OpProgress,
-    /// Answers that it has read since it was asked.
+    /// Answers of legs that were read in this call.
     pub read: usize,
-    /// Its client knows an earlier layout of the file, and is to learn the one of now (`recent_truncates.rs`).
+    /// The client knows an earlier layout of the file, and the answer is to have the current one
+    /// (`recent_truncates.rs`).
     pub carried: bool,
 }
 
 impl<'a> Here<'a> {
-    /// The entries of its volume.
+    /// The entries of the op's volume.
     pub fn tree(&self) -> Tree<'a> {
         Tree::new(self.brick, self.ask, self.at)
     }
 
-    /// Whether this partition owns the position.
+    /// True if this partition owns the position.
     pub fn owns(&self, position: Position) -> bool {
         self.ask.partition(position) == self.at
     }
 
-    /// The op's `slot`th number of its own.
+    /// A number of the op, by its slot.
     pub fn number(&mut self, slot: usize) -> u64 {
         while self.progress.numbers.len() <= slot {
             self.progress.numbers.push(self.numbers.next());
@@ -179,7 +181,11 @@ impl<'a> Here<'a> {
         self.progress.numbers[slot]
     }
 
-    /// What a leg before the commit point answered; it is sent if it was not yet.
+    /// The answer of a leg before the commit point.
+    ///
+    /// # Errors
+    ///
+    /// `Stop::Leg` if the leg has no answer yet.
     pub fn leg(&mut self, position: Position, leg: Leg, undo: Option<Leg>) -> Stepped<Reply> {
         self.read += 1;
         match self.progress.answers.get(self.read - 1) {
@@ -188,8 +194,11 @@ impl<'a> Here<'a> {
         }
     }
 
-    /// What it makes belongs to one owner in all partitions: if what it inherits has changed since its first leg, it begins
-    /// again.
+    /// Checks that what the op makes gets the same owner in all partitions.
+    ///
+    /// # Errors
+    ///
+    /// `Stop::Wait` if the inherited owner has changed since the first leg: the op begins again.
     pub fn one_owner(&mut self, owner: Owner) -> Stepped<Owner> {
         match self.progress.owner.get_or_insert_with(|| owner.clone()) {
             known if *known == owner => Ok(owner),
@@ -197,18 +206,18 @@ impl<'a> Here<'a> {
         }
     }
 
-    /// The stamp of the next write to a shard.
+    /// The stamp of the op's write to a shard.
     pub fn next_stamp(&self, before: Option<ShardRecord>) -> Stamp {
         let count = before.map_or(1, |before| before.stamp.count + 1);
         Stamp { count, session: self.ask.session, op: self.ask.op_id }
     }
 
-    /// What tells a layout from all that the file had before, those included that a power cut took and some client knows.
+    /// A layout version that the file never had, not even in a record that a power cut removed and a client knows.
     pub fn new_layout_version(&mut self) -> u32 {
         self.number(1) as u32
     }
 
-    /// A new data id, of the partition of an inode.
+    /// A new data id in the partition of an inode.
     pub fn new_data_id(&mut self, inode: InodeId) -> DataId {
         DataId((inode.bits() >> 64 << 64) | u128::from(self.number(0)))
     }

@@ -1,7 +1,7 @@
-//! Directories whose names several partitions share: their stubs are made, closed, dropped and changed together.
+//! Directories whose names are in several partitions: their stubs are made, closed, dropped and changed together.
 //!
-//! What is to be true of all of them is prepared with a leg to each before the commit point, and done with a leg to each
-//! after it; between the two whoever asks a stub for a name waits. So a crash leaves it done or undone on all.
+//! A change of all stubs is prepared with a leg to each before the commit point, and done with a leg to each after it.
+//! Between the two, ops that ask a stub for a name wait. So a crash leaves it done on all or undone on all.
 
 use crate::ops::acl::Birth;
 use crate::ops::read::stub_view;
@@ -9,25 +9,27 @@ use crate::ops::step::{Ask, Commit, Here, Stepped, Stop};
 use crate::ops::tree::{Owner, Tree, new_directory, new_stub};
 use hekate_proto::*;
 
-/// The time of a stub in which nothing was changed yet: the inode tells the directory's.
+/// The time of a stub in which nothing was changed yet: the directory's inode has its time.
 pub const NEVER: Time = Time(i64::MIN);
 
 type Legs = Vec<(Position, Leg)>;
 
-/// How a directory that is to go was closed.
+/// How a directory that is to be removed was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// It is in this partition alone, and empty: one record takes it.
+    /// All of it is in this partition, and it is empty: one record removes it.
     Here,
-    /// By a leg in each of so many partitions.
+    /// With a leg in each of so many partitions.
     Everywhere(u32),
 }
 
-/// Makes a directory in all of its partitions; what belongs to this one comes with the commit point.
+/// Makes a directory in all of its partitions. This partition's part is in the commit.
 pub fn make(here: &mut Here, (id, parent): (InodeId, InodeId), owner: &Owner, commit: &mut Commit) -> Stepped<Attr> {
     let (ask, tree, now, spread) = (here.ask, here.tree(), here.now, here.ask.spread);
     if !is_spread(spread, ask.count) {
-        return Err(Error::bug(format!("a directory of {spread} on a ring of {} partitions", ask.count)).into());
+        return Err(
+            Error::bug(format!("a directory with a spread of {spread} on a ring of {} partitions", ask.count)).into()
+        );
     }
     let mut made = None;
     for (part, position) in name_positions(id, spread).enumerate() {
@@ -53,12 +55,12 @@ fn made_by(inode: InodeId, parent: InodeId, owner: &Owner, spread: u32) -> Leg {
     Leg::MakeDirectory { inode, parent, mode, uid, gid, spread, access_acl: access, default_acl: default }
 }
 
-/// Closes a directory that is to go, unless there is a name in it.
+/// Closes a directory that is to be removed, if it is empty.
 pub fn close(here: &mut Here, inode: InodeId) -> Stepped<Closed> {
     let tree = here.tree();
     if here.owns(inode.position()) {
         let stub = tree.any_stub(inode)?;
-        // What this op itself has closed, which it does with a leg to each of several, is no reason to wait.
+        // A directory in several partitions may have been closed by this op itself, so that is no reason to wait.
         if stub.spread == 1 && !stub.alive {
             return Err(Stop::Wait);
         }
@@ -79,7 +81,7 @@ pub fn close(here: &mut Here, inode: InodeId) -> Stepped<Closed> {
     Ok(Closed::Everywhere(spread))
 }
 
-/// A directory that was closed goes, with the commit point or after it.
+/// Removes a directory that was closed, in the commit or with legs after it.
 pub fn drop_closed(here: &Here, inode: InodeId, closed: Closed, commit: &mut Commit, legs: &mut Legs) -> Stepped<()> {
     match closed {
         Closed::Here => crate::transactions::legs::drop_directory(&here.tree(), commit, inode),
@@ -91,7 +93,7 @@ pub fn drop_closed(here: &Here, inode: InodeId, closed: Closed, commit: &mut Com
     }
 }
 
-/// Holds the stubs in other partitions, so that they change with the inode.
+/// Holds the stubs in other partitions, so that they change together with the inode.
 pub fn hold(here: &mut Here, dir: InodeId, spread: u32) -> Stepped<()> {
     for position in name_positions(dir, spread).skip(1) {
         here.leg(position, Leg::HoldStub { dir }, Some(Leg::ReopenDirectory { inode: dir }))?;
@@ -99,7 +101,7 @@ pub fn hold(here: &mut Here, dir: InodeId, spread: u32) -> Stepped<()> {
     Ok(())
 }
 
-/// What lets them go, with what is new.
+/// The legs that set the stubs in other partitions and end the holds.
 pub fn set(dir: InodeId, stub: &StubRecord, mtime: Option<Time>) -> Legs {
     let StubRecord { mode, uid, gid, spread, .. } = *stub;
     let set = |position| {
@@ -109,7 +111,7 @@ pub fn set(dir: InodeId, stub: &StubRecord, mtime: Option<Time>) -> Legs {
     name_positions(dir, spread).skip(1).map(set).collect()
 }
 
-/// What a leg about a directory does in one of its partitions.
+/// Executes a leg about a directory in one of its partitions.
 pub fn take(tree: &Tree, ask: &Ask, commit: &mut Commit, leg: &Leg, now: Time) -> Stepped<Reply> {
     let (dir, stub) = match leg {
         Leg::MakeDirectory { inode, parent, mode, uid, gid, spread, access_acl, default_acl } => {
@@ -141,7 +143,7 @@ pub fn take(tree: &Tree, ask: &Ask, commit: &mut Commit, leg: &Leg, now: Time) -
             let (mode, uid, gid, default_acl) = (*mode, *uid, *gid, default_acl.clone());
             (*dir, StubRecord { alive: true, mode, uid, gid, mtime, change, default_acl, ..stub })
         }
-        _ => return Err(Error::bug("a leg about no directory").into()),
+        _ => return Err(Error::bug("a leg that is about no directory").into()),
     };
     commit.put(tree.stub_key(dir), &stub);
     Ok(Reply::Stub { stub: stub_view(&stub) })

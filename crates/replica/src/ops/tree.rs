@@ -13,19 +13,19 @@ pub struct Tree<'a> {
     at: PartitionNumber,
 }
 
-/// Value of an orphan that was made without a name, and may be given one.
+/// The value of an orphan entry of an inode that was made without a name and may be given one.
 const LINKABLE: u8 = 1;
 
-/// Entries of one scan.
+/// Entries that one scan returns at most. An inode has 128 attributes and two ACLs at most.
 const SCAN_AT_ONCE: usize = 256;
 
 impl<'a> Tree<'a> {
-    /// Of the volume that the ask is about.
+    /// The entries of the op's volume.
     pub fn new(brick: &'a Brick, ask: &Ask, at: PartitionNumber) -> Self {
         Self { brick, ask: *ask, at }
     }
 
-    /// Whether this partition has the inode itself.
+    /// True if this partition has the inode itself.
     pub fn is_home(&self, inode: InodeId) -> bool {
         self.ask.partition(inode.position()) == self.at
     }
@@ -39,7 +39,7 @@ impl<'a> Tree<'a> {
         Key::inode(self.ask.ring, self.ask.volume, inode, kind)
     }
 
-    /// Where this partition has its share of a directory's names.
+    /// The prefix of the keys of a directory's names in this partition.
     pub fn names_prefix(&self, dir: InodeId) -> KeyPrefix {
         self.ask.names_prefix(self.at, dir)
     }
@@ -54,12 +54,20 @@ impl<'a> Tree<'a> {
         Key::name(self.names_prefix(dir), dir, name.as_bytes())
     }
 
-    /// An inode, or `Stale`.
+    /// The inode.
+    ///
+    /// # Errors
+    ///
+    /// `Stale` if there is none.
     pub fn inode(&self, id: InodeId) -> Stepped<InodeRecord> {
         self.value(&self.key(id, Kind::Inode))?.ok_or(Stop::Error(Error::Stale))
     }
 
-    /// A directory's parent, or `NotFound` if the directory is gone.
+    /// The parent of a directory.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if the directory was removed.
     pub fn parent(&self, dir: InodeId) -> Stepped<InodeId> {
         match self.inode(dir) {
             Ok(inode) => Ok(inode.parent),
@@ -68,7 +76,11 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// An inode that is no directory.
+    /// The inode of a regular file.
+    ///
+    /// # Errors
+    ///
+    /// `IsDirectory` or `Invalid` if it is something else.
     pub fn file(&self, id: InodeId) -> Stepped<InodeRecord> {
         let inode = self.inode(id)?;
         match inode.kind {
@@ -78,12 +90,17 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// A directory's stub, if it is one that lives. Whether one that an op has closed is removed is not known yet.
+    /// The stub of an existing directory.
+    ///
+    /// # Errors
+    ///
+    /// `Stop::Wait` if an op has closed it, so that it may be removed; `NotFound` if there is no such directory;
+    /// `NotDirectory` if the inode is something else.
     pub fn stub(&self, dir: InodeId) -> Stepped<StubRecord> {
         match self.found_stub(dir)? {
             Some(stub) if stub.alive => Ok(stub),
             Some(_) => Err(Stop::Wait),
-            // Either it is gone, or it never was a directory.
+            // The directory was removed, or there never was one.
             None if !self.is_home(dir) => Err(Error::NotFound.into()),
             None => match self.inode(dir) {
                 Ok(_) => Err(Error::NotDirectory.into()),
@@ -93,8 +110,12 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The directory's stub, if the name would rest here. Who asks here knows a smaller spread at most, and the partitions
-    /// of that are partitions of this one too: so there is a stub that tells the right one.
+    /// The directory's stub, if the name belongs in this partition. A client that asks here may know a smaller spread,
+    /// whose partitions are among those of the actual one: so this partition has a stub with the actual spread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tree::stub`]; `OtherSpread` with the actual spread.
     pub fn stub_of(&self, dir: InodeId, name: &Name) -> Stepped<StubRecord> {
         let stub = self.stub(dir)?;
         if self.ask.partition(name_position(dir, name, stub.spread)) != self.at {
@@ -103,28 +124,32 @@ impl<'a> Tree<'a> {
         Ok(stub)
     }
 
-    /// The stub, if there is one here.
+    /// The stub, if there is one in this partition.
     pub fn found_stub(&self, dir: InodeId) -> Stepped<Option<StubRecord>> {
         self.value(&self.stub_key(dir))
     }
 
-    /// The stub whether it lives or not.
+    /// The stub, whether an op has closed it or not.
     pub fn any_stub(&self, dir: InodeId) -> Stepped<StubRecord> {
         self.found_stub(dir)?.ok_or(Stop::Error(Error::Stale))
     }
 
-    /// The stub, unless an op has closed it: whether the directory is removed is not known yet.
+    /// The stub.
+    ///
+    /// # Errors
+    ///
+    /// `Stop::Wait` if an op has closed it, so that the directory may be removed; `Stale` if there is none.
     pub fn open_stub(&self, dir: InodeId) -> Stepped<StubRecord> {
         let stub = self.any_stub(dir)?;
         if stub.alive { Ok(stub) } else { Err(Stop::Wait) }
     }
 
-    /// Where a name leads.
+    /// The record of a name.
     pub fn name(&self, dir: InodeId, name: &Name) -> Stepped<Option<NameRecord>> {
         self.value(&self.name_key(dir, name))
     }
 
-    /// Bytes that rest beside an inode.
+    /// Bytes beside an inode.
     pub fn content(&self, id: InodeId) -> Stepped<Bytes> {
         Ok(self.brick.get(&self.key(id, Kind::Content))?.unwrap_or_default())
     }
@@ -139,19 +164,19 @@ impl<'a> Tree<'a> {
         Ok(entries.into_iter().map(|(key, value)| (key.rest(), value)).collect())
     }
 
-    /// They go, with their inode.
+    /// Adds the changes that delete an inode's extended attributes.
     pub fn delete_xattrs(&self, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> Stepped<()> {
         let names = self.xattrs(id, inode)?.into_iter();
         names.for_each(|(name, _)| commit.delete(self.xattr_key(id, &name)));
         Ok(())
     }
 
-    /// What says that an inode has no name.
+    /// The key of the entry for an inode without a name.
     pub fn orphan_key(&self, id: InodeId) -> Key {
         Key::orphan(self.ask.ring, self.ask.volume, id)
     }
 
-    /// Whether an inode that was made without a name may be given one.
+    /// True if the inode was made without a name and may be given one.
     pub fn is_linkable(&self, id: InodeId) -> Stepped<bool> {
         Ok(self.value::<u8>(&self.orphan_key(id))? == Some(LINKABLE))
     }
@@ -166,7 +191,7 @@ impl<'a> Tree<'a> {
         Key::xattr(self.ask.ring, self.ask.volume, id, name)
     }
 
-    /// An inode's attributes, a directory's with those of its own partition's stub.
+    /// An inode's attributes. A directory's include those of the stub in this partition.
     pub fn attr(&self, id: InodeId) -> Stepped<Attr> {
         let inode = self.inode(id)?;
         let stub = match inode.kind {
@@ -177,10 +202,10 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Bytes that a directory says it has, as ext4 does for a small one.
+/// The size that a directory reports, in bytes: ext4's for a small directory.
 const DIRECTORY_BYTES: u64 = 4096;
 
-/// What doors see of an inode.
+/// The attributes of an inode, for clients.
 pub fn attr_of(id: InodeId, inode: &InodeRecord, stub: Option<&StubRecord>) -> Attr {
     let mut attr = Attr {
         id,
@@ -210,7 +235,7 @@ pub fn attr_of(id: InodeId, inode: &InodeRecord, stub: Option<&StubRecord>) -> A
     attr
 }
 
-/// The time of a change of an inode: it never goes back.
+/// The time of a change of an inode, which never moves backwards.
 pub fn later(now: Time, before: Time) -> Time {
     now.max(before)
 }
@@ -240,7 +265,7 @@ pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> In
     }
 }
 
-/// Who will own a new inode, and who may do what with it.
+/// The owner of a new inode, and its permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     pub uid: u32,
@@ -248,7 +273,7 @@ pub struct Owner {
     pub birth: Birth,
 }
 
-/// The records of a new directory where it lives.
+/// The changes that make a directory in the partition of its inode.
 pub fn new_directory(
     ask: &Ask,
     (id, parent): (InodeId, InodeId),
@@ -266,7 +291,7 @@ pub fn new_directory(
     (changes, attr)
 }
 
-/// What a partition knows of a new directory.
+/// A partition's stub of a new directory.
 pub fn new_stub(owner: &Owner, spread: u32, mtime: Time) -> StubRecord {
     let Owner { uid, gid, birth } = owner;
     let (alive, entries, directories, change, default_acl) = (true, 0, 0, 0, birth.default.clone());
@@ -274,7 +299,7 @@ pub fn new_stub(owner: &Owner, spread: u32, mtime: Time) -> StubRecord {
     StubRecord { alive, mode, uid, gid, spread, entries, directories, mtime, ctime: mtime, change, default_acl }
 }
 
-/// What a new volume begins with: the names of its root are in one partition.
+/// The changes that make a new volume's root. Its names are in one partition.
 pub fn root_directory(ask: &Ask, uid: u32, gid: u32) -> Vec<Change> {
     let birth = Birth { mode: 0o755, ..Birth::default() };
     new_directory(ask, (ROOT, ROOT), &Owner { uid, gid, birth }, 1, ask.now).0
@@ -292,7 +317,8 @@ impl Commit {
     }
 }
 
-/// One name less leads to the inode. Without a name it goes, or (`keep`) waits until nobody has it open.
+/// Removes a link from an inode. Without a link the inode is removed or, with `keep`, becomes an orphan until no
+/// session has it open.
 pub fn drop_link(tree: &Tree, commit: &mut Commit, id: InodeId, keep: bool, now: Time) -> Stepped<()> {
     let mut inode = tree.inode(id)?;
     inode.nlink = inode.nlink.saturating_sub(1);
@@ -309,7 +335,7 @@ pub fn drop_link(tree: &Tree, commit: &mut Commit, id: InodeId, keep: bool, now:
     Ok(())
 }
 
-/// The inode and all that rests beside it go; its data ids wait to be collected.
+/// Removes the inode and what is beside it. Its data ids become garbage.
 fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> Stepped<()> {
     commit.delete(tree.key(id, Kind::Inode));
     if inode.layout.is_inline() && inode.kind != NodeKind::Directory {
@@ -320,16 +346,16 @@ fn purge(tree: &Tree, commit: &mut Commit, id: InodeId, inode: &InodeRecord) -> 
     Ok(())
 }
 
-/// The inode's data ids are given up: their shards are collected later.
+/// Turns the inode's data ids into garbage: their shards are dropped later.
 pub fn give_up_data(ring: RingId, volume: VolumeId, commit: &mut Commit, id: InodeId, inode: &InodeRecord) {
     for piece in &inode.layout.pieces {
-        // A write whose end was never told may have made the shard after the last one that the size covers.
+        // A write that was not recorded in the inode may have made the shard behind the last one.
         let shards = inode.size_high.max(inode.size).min(piece.length).div_ceil(SHARD_BYTES) + 2;
         commit.put(Key::garbage(ring, volume, id.position(), piece.data), &GarbageRecord { shards });
     }
 }
 
-/// The record that collects an orphan: nothing, if it is none any more.
+/// The record that removes an orphan. `None` if it is no orphan any more.
 pub fn purge_orphan(brick: &Brick, ask: &Ask, id: InodeId) -> Stepped<Option<Commit>> {
     let tree = Tree::new(brick, ask, ask.partition(id.position()));
     let key = Key::orphan(ask.ring, ask.volume, id);

@@ -1,4 +1,4 @@
-//! truncate: the size, and what lies beyond it.
+//! truncate: sets the size, and cuts or empties the shards behind it.
 
 use crate::ops::data::spill_with;
 use crate::ops::inodes::{apply_changes, drop_capability};
@@ -12,7 +12,7 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
-/// setattr with a size.
+/// Executes a `SetAttr` with a size.
 pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) -> Stepped<Next> {
     if size > FILE_BYTES_MAX {
         return Err(Error::TooLarge.into());
@@ -55,8 +55,9 @@ pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) 
     Ok(Next::Commit(commit, legs))
 }
 
-/// Shards beyond the new size are emptied, the one in which it lies is cut; the inode is held until all are, so that no
-/// write is told meanwhile. What this partition holds itself is part of the commit, if that takes all of it; else it is a leg too.
+/// The legs that cut the shard in which the new size lies, and empty those behind it. Until all are taken the inode is
+/// held, so that no write is recorded under the old layout. Shards of this partition are cut in the commit if one
+/// record takes all of them, and otherwise with a leg too.
 fn shrink(here: &Here, commit: &mut Commit, before: &InodeRecord, size: u64) -> Stepped<Vec<(Position, Leg)>> {
     let (brick, ask) = (here.brick, here.ask);
     let mut legs = Vec::new();
@@ -82,19 +83,19 @@ fn shrink(here: &Here, commit: &mut Commit, before: &InodeRecord, size: u64) -> 
                     cut_shard(brick, ask, commit, shard, 0)?;
                 }
             }
-            _ => return Err(Error::bug("a leg that truncate does not have").into()),
+            _ => return Err(Error::bug("a leg that is none of a truncate").into()),
         }
     }
     Ok(others)
 }
 
-/// Legs that leave `kept` of the `length` bytes of a piece.
+/// Adds the legs that leave `kept` of the `length` bytes of a piece.
 fn piece_legs(ask: &Ask, data: DataId, kept: u64, length: u64, legs: &mut Vec<(Position, Leg)>) {
     let edge = ShardId { volume: ask.volume, data, index: kept / SHARD_BYTES };
     if !kept.is_multiple_of(SHARD_BYTES) {
         legs.push((edge.position(), Leg::CutShard { shard: edge, length: (kept % SHARD_BYTES) as u32 }));
     }
-    // One more than the size covers: a write that was not told may have made it.
+    // One shard more than the size covers: a write that was not recorded in the inode may have made it.
     let (from, to) = (kept.div_ceil(SHARD_BYTES), length.div_ceil(SHARD_BYTES) + 2);
     let tried = (to - from).min(u64::from(ask.count) * 8);
     let mut partitions: BTreeSet<PartitionNumber> =

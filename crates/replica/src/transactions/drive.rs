@@ -70,7 +70,7 @@ impl Leader {
 
     fn record_intent(&mut self, cx: &mut Context, intent: IntentId, legs: Vec<IntentLeg>) -> Result<Appended> {
         let Some(driven) = self.transactions.driven.get(&intent) else {
-            return Err(Error::bug("an intent of an op that is not under way"));
+            return Err(Error::bug("an intent of an op that is not in flight"));
         };
         let record = IntentRecord { what: driven.what().into(), volume: driven.volume(), legs };
         let mut commit = Commit::default();
