@@ -238,7 +238,7 @@ mod tests {
         std::thread::sleep(life * 2);
         let coordinator = EmbeddedCoordinator::open(&path).unwrap();
         let known = coordinator.get("/suite/k").unwrap();
-        assert_eq!(known.unwrap(), "1", "who keeps it had nobody to tell");
+        assert_eq!(known.unwrap(), "1", "the key was lost although its owner could not renew it");
         std::thread::sleep(life * 2);
         assert_eq!(coordinator.get("/suite/k").unwrap(), None);
         std::fs::remove_dir_all(&directory).unwrap();
