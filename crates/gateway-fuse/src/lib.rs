@@ -59,7 +59,7 @@ pub struct MountOptions {
     /// Reads change times of access, as with relatime.
     pub access_times: bool,
     /// File handles (name_to_handle_at(2), NFS servers) remain valid after the kernel has forgotten their inodes.
-    /// Costs 40 bytes for each inode that was ever looked up.
+    /// Costs 48 bytes for each inode that was ever looked up.
     pub export: bool,
     /// How long an op waits for an unavailable server before it fails. `None`: without limit.
     pub soft: Option<Duration>,

@@ -108,7 +108,7 @@ const KNOWN: &[Known] = &[
     known(
         "export",
         "",
-        "handles stay good while it is mounted, for NFS; 40 bytes an inode ever seen",
+        "handles stay good while it is mounted, for NFS; 48 bytes an inode ever seen",
         set!(|o| { o.export = true }),
     ),
     known("server", "ADDRESS", "the server, as --server", |o, value| {
