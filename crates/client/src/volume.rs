@@ -457,7 +457,8 @@ impl Drop for Volume {
 }
 
 impl Shared {
-    /// Body of the heartbeat thread: tells the servers every second that the session lives, and which orphans it does not use.
+    /// Body of the heartbeat thread: tells the servers every second that the session lives, and which orphans it does
+    /// not use.
     fn send_heartbeats(&self, graph: &dyn Translator) {
         let mut unused = Vec::new();
         while !self.ended.load(Ordering::SeqCst) {

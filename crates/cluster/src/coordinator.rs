@@ -55,7 +55,9 @@ struct Kept {
 fn failed(error: impl Into<redb::Error>) -> Error {
     match error.into() {
         redb::Error::DatabaseAlreadyOpen => {
-            Error::Unavailable { what: "the cluster's state is in use: a server of it is running here already (`hekate status` shows it, `hekate stop` ends it)".into() }
+            let what = "the cluster's state is in use: a server of it is running here already \
+                        (`hekate status` shows it, `hekate stop` ends it)";
+            Error::Unavailable { what: what.into() }
         }
         other => Error::Io { what: format!("the coordinator's file: {other}") },
     }

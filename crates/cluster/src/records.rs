@@ -76,9 +76,9 @@ pub fn check_openings(directory: &str, seen: u32, now: u32) -> Result<()> {
     }
     Err(Error::Damaged {
         what: format!(
-            "the brick {directory} was restored from an older copy: it has been opened {now} times, and the cluster has seen {seen}; what \
-             was written since is not in it. Put the newer one back, or serve without it (`hekate serve --without {directory}`) and make \
-             a new one in its place: `hekate brick replace`"
+            "the brick {directory} was restored from an older copy: it has been opened {now} times, and the cluster \
+             has seen {seen}; what was written since is not in it. Put the newer one back, or serve without it \
+             (`hekate serve --without {directory}`) and make a new one in its place: `hekate brick replace`"
         ),
     })
 }

@@ -103,8 +103,8 @@ impl Registry {
             RECORDS_VERSION => Ok(()),
             found => Err(Error::NotSupported {
                 what: format!(
-                    "the cluster's records have version {found}, this program knows {RECORDS_VERSION}; use the release that wrote them, \
-                     or a newer one"
+                    "the cluster's records have version {found}, this program knows {RECORDS_VERSION}; use the release \
+                     that wrote them, or a newer one"
                 ),
             }),
         }
@@ -258,6 +258,7 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "{name:?} cannot be the name of a {what}; use 1 to 63 letters, digits, dots, dashes and underlines, beginning with a letter or digit"
+        "{name:?} cannot be the name of a {what}; use 1 to 63 letters, digits, dots, dashes and underlines, \
+         beginning with a letter or digit"
     )))
 }

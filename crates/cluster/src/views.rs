@@ -114,13 +114,13 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     let views = Views { now, opened };
     let placed = ring.placed(partition);
     let serves = |brick: BrickId| seen.serves(partition, now, brick);
-    // Rules 15 and 17: members of the last view that has begun, with their memory.
+    // F15 and F17: members of the last view that has begun, with their memory.
     let entitled = opened.members.iter().filter(|member| seen.remembers(member)).map(|member| member.brick);
     let entitled: Vec<BrickId> =
         if is_planted(Bug::ExcludedReplicaLeads) { placed.clone() } else { entitled.collect() };
     let mut members: Vec<BrickId> = entitled.iter().copied().filter(|brick| serves(*brick)).collect();
     exclude_left_out(&mut members, views, ring.members_min(), partition, seen);
-    // Rule 18: if no member has its memory, all members must be available.
+    // F18: if no member has its memory, all members must be available.
     let forgetful = entitled.is_empty();
     if forgetful && opened.members.iter().all(|member| serves(member.brick)) {
         members = opened.members.iter().map(|member| member.brick).collect();
@@ -166,7 +166,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         too_few,
         opened: false,
         forgetful,
-        // Rule 19.
+        // F19.
         losses: opened.losses + u32::from(forgetful && !is_planted(Bug::LossNotCounted)),
         whole,
     };
@@ -188,7 +188,7 @@ struct Views<'a> {
 /// The replicas that become members, or that became members of a view that has not begun.
 fn joining_replicas(views: Views<'_>, members: &[BrickId], partition: PartitionNumber, seen: &Seen) -> Vec<BrickId> {
     let now = views.now;
-    // Rule 22: a learner that has everything joins only in the view that is led now.
+    // A learner that has everything joins only in the view that is led now.
     let has_learnt = |learner: &&Member| {
         now.opened
             && (seen.whole.contains(&(partition, learner.brick)) || is_planted(Bug::LearnerPromotedEarly))
@@ -201,8 +201,8 @@ fn joining_replicas(views: Views<'_>, members: &[BrickId], partition: PartitionN
     learnt.chain(joined).map(|one| one.brick).collect()
 }
 
-/// True if the member joined with a view that has not begun, and stays. A member that leads a forced view did not join. One that
-/// cannot be given the latest records, or cannot provide what it has, does not stay.
+/// True if the member joined with a view that has not begun, and stays. A member that leads a forced view did not join.
+/// One that cannot be given the latest records, or cannot provide what it has, does not stay.
 fn has_joined(member: &Member, views: Views<'_>, partition: PartitionNumber, seen: &Seen) -> bool {
     let Views { now, opened } = views;
     let follows = !now.opened && now.members.iter().any(|member| opened.has_member(member.brick));
@@ -211,8 +211,9 @@ fn has_joined(member: &Member, views: Views<'_>, partition: PartitionNumber, see
     follows && !opened.has_member(member.brick) && is_there && is_even
 }
 
-/// Removes members that the last formed view left out, while it has not begun. Its leader could not reach them, and no other server
-/// knows why. Those that are entitled come back as learners, once the view has begun. A view that cannot begin leaves out no member.
+/// Removes members that the last formed view left out, while it has not begun. Its leader could not reach them, and no
+/// other server knows why. Those that are entitled come back as learners, once the view has begun. A view that cannot
+/// begin leaves out no member.
 fn exclude_left_out(
     members: &mut Vec<BrickId>,
     views: Views<'_>,
@@ -228,9 +229,9 @@ fn exclude_left_out(
     }
 }
 
-/// Removes members that lack records which the leader cannot provide: they learn (rule 18 of replication.md). If too few members
-/// remain, such a replica stays a learner until that view has begun, although it is entitled to be a member: otherwise it would be found
-/// unfed again, and views would be formed without end.
+/// Removes members that lack records which the leader cannot provide: they learn (R18 of docs/replication.md). If too
+/// few members remain, such a replica stays a learner until that view has begun, although it is entitled to be a
+/// member: otherwise it would be found unfed again, and views would be formed without end.
 fn exclude_unfed(members: &mut Vec<BrickId>, now: &View, partition: PartitionNumber, seen: &Seen) {
     members.retain(|brick| !seen.is_unfed(partition, *brick));
     if !now.opened && now.too_few && members.contains(&now.leader) && !is_planted(Bug::UnfedReplicaReturns) {
@@ -238,9 +239,10 @@ fn exclude_unfed(members: &mut Vec<BrickId>, now: &View, partition: PartitionNum
     }
 }
 
-/// Rule L20: replicas that lost their memory may differ in changes that no log has. The leader that found such a difference becomes the
-/// only member, and the others learn from it. Until its view has begun all of them are needed, in case it loses its memory again. (A
-/// forced view lacks some of them.) The same holds if one of them cannot be given what it lacks.
+/// L20: replicas that lost their memory may differ in changes that no log has. The leader that found such a
+/// difference becomes the only member, and the others learn from it. Until its view has begun all of them are needed,
+/// in case it loses its memory again. (A forced view lacks some of them.) The same holds if one of them cannot be given
+/// what it lacks.
 fn continues_alone(members: &mut Vec<BrickId>, views: Views<'_>, partition: PartitionNumber, seen: &Seen) -> bool {
     let Views { now, opened } = views;
     let is_in = |member: &Member| now.has_member(member.brick) || now.has_learner(member.brick);
@@ -263,7 +265,8 @@ fn choose_leader(members: &[BrickId], joining: &[BrickId], now: &View, placed: &
     if members.contains(&now.leader) && !is_due { now.leader } else { members[0] }
 }
 
-/// Removes replaced members while there are more members than copies. A leader stays, because the next view would wait for its lease.
+/// Removes replaced members while there are more members than copies. A leader stays, because the next view would wait
+/// for its lease.
 fn drop_replaced(members: &mut Vec<BrickId>, placed: &[BrickId], copies: usize, leaders: [BrickId; 2]) {
     while members.len() > copies {
         let goes = |brick: &BrickId| !placed.contains(brick) && !leaders.contains(brick);
@@ -272,7 +275,7 @@ fn drop_replaced(members: &mut Vec<BrickId>, placed: &[BrickId], copies: usize, 
     }
 }
 
-/// The view that an operator forces, against rules 15 and 18, if the entitled replicas are lost for good: this brick
+/// The view that an operator forces, against F15 and F18, if the entitled replicas are lost for good: this brick
 /// leads, alone at first, and what it lacks is lost. An entitled replica that comes back before the view has begun
 /// takes precedence.
 ///
@@ -312,8 +315,8 @@ fn is_same(one: &View, other: &View) -> bool {
         && sorted(&one.learners) == sorted(&other.learners)
 }
 
-/// The servers that may record the view: those of replicas with all acknowledged records, the leader's first. The server of a leader
-/// without them comes last; it alone knows what that leader found.
+/// The servers that may record the view: those of replicas with all acknowledged records, the leader's first. The
+/// server of a leader without them comes last; it alone knows what that leader found.
 fn recording_order(leader: BrickId, sources: &[BrickId], seen: &Seen) -> Vec<ServerId> {
     let mut servers: Vec<ServerId> = Vec::new();
     let first = std::iter::once(leader).filter(|brick| sources.contains(brick));

@@ -124,8 +124,8 @@ impl InFlight {
         Interrupted::Nothing
     }
 
-    /// Checks the callers that got a signal and continued, because the kernel reports only the first signal. Returns the
-    /// requests whose callers are now ending, or `None` if no caller has to be watched.
+    /// Checks the callers that got a signal and continued, because the kernel reports only the first signal. Returns
+    /// the requests whose callers are now ending, or `None` if no caller has to be watched.
     pub(crate) fn check_watched(&self) -> Option<Vec<u64>> {
         let mut table = self.0.lock();
         let is_watched =

@@ -296,8 +296,8 @@ impl Replicate {
         }
     }
 
-    /// Waits a while and fetches the map. An unavailable server may come back, so the map is fetched only at intervals; a view
-    /// that changed is in the next map, or soon will be.
+    /// Waits a while and fetches the map. An unavailable server may come back, so the map is fetched only at intervals;
+    /// a view that changed is in the next map, or soon will be.
     fn fetch_newer_map(&self, failure: &Failure, used: &VolumeMap, asked: &mut Instant) {
         let is_away = matches!(failure, Failure::Unavailable(_) | Failure::Reply(Error::Unavailable { .. }));
         if is_away {

@@ -302,7 +302,8 @@ pub(crate) fn introduce(
     if version != PROTOCOL_VERSION {
         return Err(Error::NotSupported {
             what: format!(
-                "the server at {endpoint} speaks version {} of the protocol, this program {PROTOCOL_VERSION}; use the same release on both",
+                "the server at {endpoint} speaks version {} of the protocol, this program {PROTOCOL_VERSION}; \
+                 use the same release on both",
                 version
             ),
         });

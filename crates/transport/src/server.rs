@@ -388,7 +388,8 @@ fn greet(channel: &mut Channel, expected: Option<&ExpectedProof>) -> std::io::Re
     let version = u32::take(&mut Input::new(body.clone())).map_err(|e| malformed(e.0))?;
     if version != PROTOCOL_VERSION {
         let text = format!(
-            "the client speaks version {version} of the protocol, the server {PROTOCOL_VERSION}; use the same release on both"
+            "the client speaks version {version} of the protocol, the server {PROTOCOL_VERSION}; \
+             use the same release on both"
         );
         let refused = Error::NotSupported { what: text };
         channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(refused).put(out))?;

@@ -25,7 +25,8 @@ impl Scratch {
         let directory = std::env::temp_dir().join(format!("hekate-scratch-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
-        let settings = BrickSettings { journal_segments: 4, segment_bytes: 8 << 20, index_cache_bytes: 4 << 20, reserve_bytes: 1 << 20 };
+        let (segment_bytes, index_cache_bytes, reserve_bytes) = (8 << 20, 4 << 20, 1 << 20);
+        let settings = BrickSettings { journal_segments: 4, segment_bytes, index_cache_bytes, reserve_bytes };
         let bricks: Vec<BrickInfo> = (1..=3u128)
             .map(|number| {
                 let path = directory.join(format!("brick{number}"));

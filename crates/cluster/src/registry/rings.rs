@@ -123,8 +123,8 @@ fn choose_domain(pool: &str, copies: u32, asked: Option<Domain>, bricks: &[Brick
     match asked {
         _ if copies == 1 => Ok(Domain::Disk),
         Some(Domain::Server) if !enough => Err(Error::invalid(format!(
-            "{copies} copies on different servers need a pool with bricks on {copies} servers; {pool} has bricks on {}: \
-             add servers with `hekate join`, or say --domain disk",
+            "{copies} copies on different servers need a pool with bricks on {copies} servers; {pool} has bricks \
+             on {}: add servers with `hekate join`, or say --domain disk",
             servers.len()
         ))),
         Some(domain) => Ok(domain),

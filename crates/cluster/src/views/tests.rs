@@ -488,8 +488,8 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    /// A view that begins has a member that has its memory of the last begun view. Otherwise it is forgetful and has all members of
-    /// that view. A replica that was left out comes back only as a learner.
+    /// A view that begins has a member that has its memory of the last begun view. Otherwise it is forgetful and has
+    /// all members of that view. A replica that was left out comes back only as a learner.
     #[test]
     fn views_follow_each_other(copies in 1u32..4, all in prop::collection::vec(happens(), 1..60)) {
         let (mut ring, mut seen) = ring(copies);

@@ -155,8 +155,8 @@ impl Distribute {
         }
     }
 
-    /// Writes to shards in file order, then to the inode's leader. False if the layout changed meanwhile: then the write must
-    /// be repeated.
+    /// Writes to shards in file order, then to the inode's leader. False if the layout changed meanwhile: then the
+    /// write must be repeated.
     pub(super) fn write_shards(&self, context: &Context, write: &FileWrite<'_>) -> Result<bool> {
         let FileWrite { inode, layout, offset, data, drop_set_id } = *write;
         let runs = layout.shard_runs(self.replicate.map().volume, offset, data.len());

@@ -2,7 +2,7 @@
 //!
 //! A brick confirms a sync for the incarnation that the map names. If all members of a view confirm theirs, no
 //! machine lost its memory, so everything acknowledged in that view is on stable storage. If the view has had a loss
-//! since, the fsync fails (rule 19 of `docs/fast-lane.md`).
+//! since, the fsync fails (rule F19 of `docs/fast-lane.md`).
 
 use super::Distribute;
 use crate::replicate::{Recipient, Replicate};

@@ -3,7 +3,7 @@
 //!
 //! A leader allows it in its reply to a write of the same shard. From then on each write names the stamp that it
 //! follows, and only one write of a shard is in flight. A write that not all members accept is sent to the leader
-//! under the same op id, and the leader determines its outcome; an op uses the fast path once (rules 3 to 5 of
+//! under the same op id, and the leader determines its outcome; an op uses the fast path once (rules F3 to F5 of
 //! `docs/fast-lane.md`).
 
 use super::{OpTicket, Recipient, Replicate, servers_of};

@@ -122,8 +122,8 @@ impl Peer {
         id
     }
 
-    /// Passes packets of a connection to the link, and its events to the handler. False if another connection has replaced
-    /// this one.
+    /// Passes packets of a connection to the link, and its events to the handler. False if another connection has
+    /// replaced this one.
     pub fn receive(self: &Arc<Self>, shared: &Shared, id: u64, packets: &mut Vec<Packet>) -> bool {
         let mut delivery = self.delivery.lock();
         let _cork = cork::Cork::new();

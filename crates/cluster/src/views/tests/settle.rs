@@ -1,4 +1,5 @@
-//! Changes of views end: whatever records members lack or cannot provide, some view begins, and then no other one is due.
+//! Changes of views end: whatever records members lack or cannot provide, some view begins, and then no other one is
+//! due.
 
 use super::*;
 
