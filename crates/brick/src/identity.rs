@@ -34,7 +34,7 @@ impl Default for BrickSettings {
 /// The content of `brick.toml`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Identity {
-    /// Version of the formats: [`FORMAT_VERSION`].
+    /// Version of the formats: `FORMAT_VERSION`.
     pub format: u32,
     /// Id of the brick, 32 hex digits.
     pub brick: String,

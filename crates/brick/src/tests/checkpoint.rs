@@ -131,7 +131,7 @@ fn a_shard_that_was_dropped_before_a_crash_leaves_no_checksums_either() {
 type Action = Box<dyn FnOnce() + Send>;
 
 #[test]
-fn a_dropped_shard_does_not_come_back_before_it_is_gone() {
+fn a_dropped_shard_is_not_written_before_its_file_is_removed() {
     let on_remove: Arc<Mutex<Option<Action>>> = Arc::default();
     let pending = on_remove.clone();
     let storage = HookedStorage::new(new_storage(), move |call, _| {

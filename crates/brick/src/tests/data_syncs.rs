@@ -82,7 +82,7 @@ fn a_mark_of_more_shards_than_a_segment_holds_is_split() {
 
 /// Marks may be appended in another order than their syncs began.
 #[test]
-fn a_later_mark_of_an_earlier_stamp_lowers_nothing() {
+fn a_later_mark_of_an_earlier_stamp_does_not_lower_the_newer_one() {
     let storage = new_storage_with(1 << 20);
     let brick = open_on(storage.clone(), &identity_with(1 << 20), false).0;
     write_via(Via::Home, &brick, shard(0), 0, 1, 4);
@@ -103,7 +103,7 @@ fn a_later_mark_of_an_earlier_stamp_lowers_nothing() {
 }
 
 #[test]
-fn a_sync_that_a_freeze_overtakes_does_not_count_for_later_writes() {
+fn a_sync_that_began_before_a_checkpoint_does_not_cover_later_writes() {
     let storage = new_storage();
     let (brick, _) = open(&storage, false);
     write(&brick, 0, 1, 16);

@@ -186,7 +186,7 @@ fn nothing_is_acknowledged_after_an_io_that_failed() {
 }
 
 #[test]
-fn a_checkpoint_hurries_to_be_home_before_the_journal_is_65_percent_full() {
+fn a_checkpoint_pauses_only_while_it_will_end_before_the_journal_is_65_percent_full() {
     let mut run = Run::new(1);
     run.append();
     let mut machine = run.brick.machine.write();
