@@ -2,18 +2,19 @@
 //!
 //! | file | what it does | a bug here shows as |
 //! |---|---|---|
-//! | `node` | opens everything at the start; the service that connections call | a server that does not start or stop |
-//! | `start` | brings the replicas into step before the first request | replicas that differ after a power cut |
-//! | `own_bricks` | opens this server's bricks and holds them | a brick that is refused, or an old copy that is accepted |
+//! | `node` | the parts of a server; how it starts and stops | a server that does not stop |
+//! | `service` | opens volumes for clients: who may use which | a user who is refused, or let in |
+//! | `start` | reads the records, brings the replicas into step | a server that does not start; replicas that differ |
+//! | `own_bricks` | opens this server's bricks and holds them | a brick that is refused; an old copy that is accepted |
 //! | `bricks` | makes, adds, replaces and removes bricks | `hekate brick` that refuses, or forgets a brick |
 //! | `rings` | the rings that this server has replicas of | |
 //! | `hosted_ring` | the replicas of a ring that are here, and their mailboxes | a request that reaches no leader |
-//! | `views` | renews the lease, forms the next view and records that it has begun | two leaders; no leader after a failure |
+//! | `views` | renews the lease, forms views, records that they have begun | two leaders; no leader after a failure |
 //! | `volumes` | makes, maps and deletes volumes | a volume without a root; space that does not come back |
 //! | `peer_inbox` | messages of replicas to and from other servers | replicas on two servers that stop replicating |
 //! | `coordinator_host` | the coordinator as a process of its own | |
-//! | `remote_coordinator` | the coordinator of another process, as this server calls it | a change of the cluster that is lost or made twice |
-//! | `state_directory` | which role a state directory belongs to, and its files | a server that starts in the wrong role |
+//! | `remote_coordinator` | the coordinator of another process | a change of the cluster that is lost or made twice |
+//! | `state_directory` | the role of a state directory, and its files | a server that starts in the wrong role |
 
 pub(crate) mod bricks;
 pub(crate) mod coordinator_host;
@@ -23,6 +24,7 @@ pub(crate) mod own_bricks;
 pub(crate) mod peer_inbox;
 pub(crate) mod remote_coordinator;
 pub(crate) mod rings;
+pub(crate) mod service;
 pub(crate) mod start;
 pub mod state_directory;
 pub(crate) mod views;

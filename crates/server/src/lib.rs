@@ -4,18 +4,18 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | [`request`] | a client's batch, from its frame to its answer |
-//! | [`hosting`] | bricks, rings and volumes; the lease and the views; the ways to the coordinator and to other servers |
-//! | [`control`] | the control interface: what the command line asks |
-//! | [`maintenance`] | checkpoints, scrubs, repair, healing |
-//! | [`reports`] | statistics, and answers to an operator's questions |
+//! | `request` | a client's batch, from its frame to its answer |
+//! | `hosting` | bricks, rings and volumes; the lease and the views; the ways to the coordinator and to other servers |
+//! | `control` | the control interface: what the command line asks |
+//! | `maintenance` | checkpoints, scrubs, repair, healing |
+//! | `reports` | statistics, and answers to an operator's questions |
 //!
 //! Begin with `hosting/node.rs` (what a server is), then follow a request: `request/batch.rs`, `request/turn.rs`,
 //! `hosting/hosted_ring.rs`.
 //!
 //! Invariants:
-//! - A replica is given one event at a time, and the thread that gave it the event carries out the replica's output before
-//!   the replica is given the next one.
+//! - A replica is given one event at a time, and the thread that gave it the event carries out the replica's output
+//!   before the replica is given the next one.
 //! - A journal is given back only up to what all members of the view have on stable storage.
 //! - No answer is sent under a lease other than the one that it was found under.
 

@@ -2,12 +2,12 @@
 //!
 //! | file | what it does | a bug here shows as |
 //! |---|---|---|
-//! | `housekeeping` | starts the threads; expires sessions, collects orphans, frees space | memory or space that is never freed |
-//! | `checkpoint` | writes journals home and gives back their space | a journal that fills; a record lost to a member that needs it |
+//! | `housekeeping` | the threads; expires sessions, collects orphans, frees space | space that is never freed |
+//! | `checkpoint` | writes journals home, gives back their space | a full journal; a member that lacks a record |
 //! | `healing` | divides the bandwidth for healing among the partitions | healing that starves clients, or never ends |
 //! | `scrub` | reads every block once a week | damage that is found too late |
 //! | `repair` | replaces a damaged block or entry by a copy of another replica | wrong bytes written over right ones |
-//! | `damage` | lists what no replica could repair, and stopped bricks | `hekate status` that reports damage which is gone |
+//! | `damage` | what no replica could repair; stopped bricks | `hekate status` that reports damage which is gone |
 //!
 //! Invariant: a partition's data changes only by a record in its log, as for a client's op.
 

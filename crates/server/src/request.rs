@@ -2,19 +2,19 @@
 //!
 //! | file | what it does | a bug here shows as |
 //! |---|---|---|
-//! | `batch` | carries out the requests in order, syncs what is durable, answers | an answer before its sync; a skipped request |
-//! | `partition_op` | a request for a leader: lease, epoch, reads, repair, errors of stopped bricks | a wrong error; a stale read |
-//! | `turn` | gives an event to a replica and carries out all that follows from it in this process | two replicas out of order; a stuck op |
-//! | `tickets` | hands an answer to the thread that waits for it | a request that times out although it was carried out |
+//! | `batch` | carries out the requests in order, syncs, answers | an answer before its sync; a skipped request |
+//! | `partition_op` | a request for a leader: lease, epoch, reads, repair | a wrong error; a stale read |
+//! | `turn` | an event for a replica and all that follows from it here | messages out of order; a stuck op |
+//! | `tickets` | hands an answer to the thread that waits for it | a request that times out although it was done |
 //! | `syncer` | syncs several bricks in parallel | a lost write after a power cut; slow fsyncs |
-//! | `sessions` | which clients exist, and when a session expires | a lock held after its mount has died; a deleted file that stays |
+//! | `sessions` | which clients exist, when a session expires | a lock that outlives its mount |
 //! | `orphans` | inodes without a name that may be open | space of a deleted file that does not come back |
 //! | `locking` | POSIX locks: restores, grants, releases | a lock that is never granted, or granted twice |
-//! | `member_writes` | writes that a client sends to one member, past the leader | a fast or raw write that is refused |
+//! | `member_writes` | writes to one member, past the leader | a fast or raw write that is refused |
 //! | `raw` | locks of raw writes (mode `afr`) | two raw writes to one range at once |
 //!
-//! Invariant: the connection's thread that received a batch carries it out and answers it. Where another thread continues a
-//! replica's work, it hands the answer back through `tickets`.
+//! Invariant: the connection's thread that received a batch carries it out and answers it. Where another thread
+//! continues a replica's work, it hands the answer back through `tickets`.
 
 pub(crate) mod batch;
 pub(crate) mod locking;

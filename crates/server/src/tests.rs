@@ -310,11 +310,11 @@ fn partitions_go_on_without_a_brick_that_has_stopped() {
     assert!(!had.is_empty());
     served.node.bricks.get(&stopped).unwrap().poison(&Error::Poisoned { what: "test".into() });
     let begun = Instant::now();
-    let goes_on = |number: &PartitionNumber| {
+    let can_go_on = |number: &PartitionNumber| {
         let view = ring.view(*number).unwrap();
         !view.has_member(stopped) && view.opened && ring.leader(*number).unwrap().1.partition.read().serves()
     };
-    while !had.iter().all(goes_on) {
+    while !had.iter().all(can_go_on) {
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", ring.views());
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -176,6 +176,10 @@ pub fn remove(node: &Node, info: &BrickInfo) -> Result<Value> {
 }
 
 /// The error for a brick whose replicas are to go to others: `NotSupported`, or `Invalid` if it holds none.
+///
+/// # Errors
+///
+/// Always: `NotSupported`, or `Invalid` if the brick holds no replica; those of the coordinator.
 pub fn refuse_to_move(node: &Node, info: &BrickInfo, what: &str) -> Result<Value> {
     let rings: Vec<RingInfo> = node.registry.rings()?.into_iter().filter(|ring| ring.has(info.brick)).collect();
     if rings.is_empty() {
@@ -198,8 +202,8 @@ fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result
         false => format!("of volume {}", volumes.join(", ")),
     };
     Ok(format!(
-        "{partitions} replicas rest on it, {volumes}. `hekate brick replace {} DIR` has a new brick take its place; spreading \
-         them over other bricks does not exist yet",
+        "{partitions} replicas rest on it, {volumes}. `hekate brick replace {} DIR` has a new brick take its place; \
+         spreading them over other bricks does not exist yet",
         info.directory
     ))
 }

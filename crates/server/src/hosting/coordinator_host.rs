@@ -21,7 +21,7 @@ pub struct CoordinatorHost {
 
 impl CoordinatorHost {
     /// Opens the coordinator of a state directory, and makes its file if there is none. `endpoints` is where the
-    /// process listens.
+    /// process add_listener.
     ///
     /// # Errors
     ///

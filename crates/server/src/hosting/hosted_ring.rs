@@ -161,6 +161,10 @@ impl HostedRing {
     }
 
     /// The bricks of a partition's members that are here, the leader's first.
+    ///
+    /// # Errors
+    ///
+    /// `Protocol` if the ring has no such partition.
     pub fn members(&self, number: PartitionNumber) -> Result<Vec<Arc<Brick>>> {
         let view = self.view(number)?;
         let others = view.members.iter().map(|member| member.brick).filter(|brick| *brick != view.leader);
@@ -231,8 +235,8 @@ impl HostedRing {
         }
     }
 
-    /// Reads under the partition's shared lock. `None`: an op in progress holds what is read, so the read has to wait for the
-    /// leader's turn.
+    /// Reads under the partition's shared lock. `None`: an op in progress holds what is read, so the read has to wait
+    /// for the leader's turn.
     pub fn read(&self, ask: &Ask, number: PartitionNumber, op: &Op) -> Option<Result<Reply>> {
         let hosted = match self.leader(number) {
             Ok((_, hosted)) => hosted,

@@ -1,11 +1,9 @@
-//! A server process: what it opens when it starts, and the service that its connections call.
+//! A server process: its parts, and how it starts and stops.
 
-use crate::control;
-use crate::hosting::hosted_ring::{Hosted, HostedRing};
+use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::own_bricks::{self, Opened, OwnBricks};
 use crate::hosting::peer_inbox::Links;
 use crate::hosting::rings::Rings;
-use crate::hosting::start::{self, LostOn};
 use crate::hosting::state_directory;
 use crate::hosting::views::Views;
 use crate::hosting::volumes::Volumes;
@@ -25,11 +23,10 @@ use crate::request::syncer::Syncers;
 use crate::request::tickets::Tickets;
 use crate::request::turn::Turn;
 use hekate_brick::RecoveryReport;
-use hekate_cluster::{Registry, RingInfo, VolumeInfo};
+use hekate_cluster::{Registry, VolumeInfo};
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
-use hekate_transport::link::Boot;
-use hekate_transport::{Listener, Peer, Peers, Secret, Service};
+use hekate_transport::Secret;
 use std::collections::{BTreeSet, HashMap};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -143,98 +140,6 @@ impl Node {
         Ok(node)
     }
 
-    fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
-        // The coordinator keeps the list until all replicas agree on its blocks: a checkpoint makes a brick forget
-        // which it has lost.
-        let mut lost: BTreeSet<LostOn> = start::read_lost(&self.registry)?;
-        for (brick, report) in &self.recoveries {
-            lost.extend(report.lost.iter().map(|block| (*block, *brick)));
-        }
-        if !lost.is_empty() {
-            start::record_lost(&self.registry, &lost)?;
-        }
-        // Before the first replica exists, which could have a data file synced: a block that a power cut took must not
-        // be marked as synced.
-        for brick in self.bricks.values().filter(|brick| !brick.has_covered_recovery()) {
-            progress(&format!("writing the journal of brick {:032x} home", brick.id().0));
-            match brick.checkpoint() {
-                // The brick serves reads and deletes meanwhile, and delays syncs of data files.
-                Err(Error::NoSpace { what }) => {
-                    progress(&format!("brick {:032x} cannot write home: {what}", brick.id().0))
-                }
-                written => written?,
-            }
-        }
-        for ring in self.registry.rings()? {
-            self.put_ring(&ring, &lost)?;
-        }
-        for volume in self.registry.volumes()? {
-            self.volumes.put(volume);
-        }
-        self.sessions.load(&self.registry)?;
-        progress("bringing the replicas into step");
-        let rings = self.rings.all();
-        rings.iter().for_each(|ring| self.tell_sessions(ring));
-        self.begin_links()?;
-        start::bring_into_step(self, &rings)?;
-        self.make_missing_roots()?;
-        self.checkpoint_all()?;
-        self.settle_lives()
-    }
-
-    /// Once all replicas here agree on what power cuts took, and bricks have written that home, clears the list of lost
-    /// blocks, so that the next start does not compare replicas for it. Does nothing before, or while a brick is
-    /// stalled.
-    pub(crate) fn settle_lives(&self) -> Result<()> {
-        if self.bricks.are_lives_settled() {
-            return Ok(());
-        }
-        // Housekeeping calls this function again.
-        if !self.bricks.stalled().is_empty() {
-            return Ok(());
-        }
-        let rings = self.rings.all();
-        let is_settled = |hosted: &Hosted| hosted.partition.read().has_settled_lost();
-        if !rings.iter().flat_map(|ring| ring.replicas()).all(|(_, hosted)| is_settled(hosted)) {
-            return Ok(());
-        }
-        self.checkpoint_all()?;
-        if !self.bricks.stalled().is_empty() {
-            return Ok(());
-        }
-        if !start::read_lost(&self.registry)?.is_empty() {
-            start::record_lost(&self.registry, &BTreeSet::new())?;
-        }
-        self.bricks.settle_lives()
-    }
-
-    pub(crate) fn put_ring(&self, info: &RingInfo, lost: &BTreeSet<LostOn>) -> Result<Arc<HostedRing>> {
-        let lost_of = |brick, partition| start::lost_of(lost, info, brick, partition);
-        let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
-        let ring = Arc::new(HostedRing::new(info, &self.bricks, servers, lost_of)?);
-        // The new ring's replicas get `Up` of each server whose link is up, and no link goes up or down meanwhile: a
-        // replica that missed an `Up` would take the server's next messages for those of an earlier link and drop them.
-        let linked = self.links.up();
-        let local: Vec<BrickId> = self.bricks.ids().collect();
-        let heard = linked.iter().map(|server| ring.bricks_of(*server)).chain([local]);
-        let events: Vec<Event> =
-            std::iter::once(Event::Start).chain(heard.map(|bricks| Event::Up { bricks })).collect();
-        for (address, _) in ring.replicas() {
-            events.iter().for_each(|event| ring.deliver(*address, event.clone()));
-        }
-        self.rings.put(ring.clone());
-        drop(linked);
-        Ok(ring)
-    }
-
-    /// Makes the replicas of a ring that is new here, and serves them.
-    pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
-        let ring = self.put_ring(info, &BTreeSet::new())?;
-        self.tell_sessions(&ring);
-        start::bring_into_step(self, std::slice::from_ref(&ring))?;
-        Ok(ring)
-    }
-
     /// Delivers a tick, on which replicas try again what they have put off.
     pub(crate) fn tick(&self, ring: &Arc<HostedRing>) {
         self.tell_all(ring, || Event::Tick);
@@ -260,16 +165,6 @@ impl Node {
         self.volumes.get(volume)
     }
 
-    /// A volume that clients may use. The records are read again if it is not known: another server may have made it a
-    /// moment ago.
-    fn volume_called(&self, name: &str) -> Result<Arc<VolumeInfo>> {
-        if let Some(volume) = self.volumes.called(name) {
-            return Ok(volume);
-        }
-        self.learn()?;
-        self.volumes.called(name).ok_or_else(|| self.no_volume(name))
-    }
-
     /// Has the sessions that processes of this machine open from now on end as soon as their process has ended, also if
     /// it ends while no server runs. `socket` is the path of the server's socket; the lock files are beside it.
     pub fn lock_sessions_beside(&self, socket: &Path) {
@@ -278,7 +173,7 @@ impl Node {
         }
     }
 
-    /// Records with the coordinator where this server listens.
+    /// Records with the coordinator where this server add_listener.
     ///
     /// # Errors
     ///
@@ -293,6 +188,10 @@ impl Node {
     }
 
     /// Ends a session, releases its locks and deletes its slots in the partitions that are led here.
+    ///
+    /// # Errors
+    ///
+    /// `SessionEnded` if it has ended; those of the coordinator and of the partitions.
     pub(crate) fn end_session(&self, id: SessionId) -> Result<()> {
         let volume = self.sessions.get(id)?.volume;
         self.sessions.end(&self.registry, id)?;
@@ -358,82 +257,12 @@ impl Node {
     }
 
     /// Has the housekeeping check at once whether a brick needs a checkpoint: a replica waits for room in its journal.
-    pub(crate) fn wants_checkpoint(&self) {
-        self.housekeeping.look_now();
+    pub(crate) fn wake_checkpoints(&self) {
+        self.housekeeping.wake_checkpoints();
     }
 
     /// Has the housekeeping look at the views at once.
-    pub(crate) fn look_at_views(&self) {
-        self.housekeeping.look_at_views();
-    }
-
-    fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {
-        let Peer::Local { uid } = peer else { return Ok(()) };
-        let own = rustix::process::geteuid().as_raw();
-        if uid == 0 || uid == own || uid == volume.owner_uid || volume.allowed_uids.contains(&uid) {
-            return Ok(());
-        }
-        Err(Error::Denied {
-            what: format!(
-                "user {uid} may not use volume {}; its owner is {}, and `hekate volume create --allow-uid` names others",
-                volume.name, volume.owner_uid
-            ),
-        })
-    }
-}
-
-impl Service for Node {
-    fn open(&self, peer: Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
-        let volume = &self.volume_called(name)?;
-        self.may_use(peer, volume)?;
-        let uid = match peer {
-            Peer::Local { uid } => Some(uid),
-            Peer::Secret => None,
-        };
-        let session = match resume {
-            Some(id) => self.sessions.find(&self.registry, id)?,
-            None => self.sessions.begin(&self.registry, volume.volume, uid)?,
-        };
-        if session.uid != uid {
-            return Err(Error::Denied { what: "the session is another user's".into() });
-        }
-        if session.volume != volume.volume {
-            return Err(Error::Denied { what: "the session is on another volume".into() });
-        }
-        let map = self.map(volume)?;
-        let map = serde_json::to_string(&map).map_err(|e| Error::bug(e.to_string()))?;
-        session.connected();
-        Ok((volume.volume, session.id, map))
-    }
-
-    fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>> {
-        self.batch(session, &requests)
-    }
-
-    fn listening(&self, session: SessionId, listener: Arc<Listener>) {
-        if let Ok(session) = self.sessions.get(session) {
-            session.listens(listener);
-        }
-    }
-
-    fn deaf(&self, session: SessionId, listener: &Arc<Listener>) {
-        if let Ok(session) = self.sessions.get(session) {
-            session.is_deaf(listener);
-        }
-    }
-
-    fn disconnected(&self, session: SessionId) {
-        if let Ok(session) = self.sessions.get(session) {
-            session.disconnected();
-        }
-    }
-
-    fn peers(&self, from: ServerId, _: Boot) -> Result<Peers> {
-        let unknown = || Error::Unavailable { what: format!("this server is not ready for server {from}") };
-        self.links.peers().cloned().ok_or_else(unknown)
-    }
-
-    fn control(&self, peer: Peer, request: &str) -> String {
-        control::answer(self, peer, request)
+    pub(crate) fn wake_views(&self) {
+        self.housekeeping.wake_views();
     }
 }

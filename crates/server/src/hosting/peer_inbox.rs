@@ -44,7 +44,7 @@ impl PeerHandler for Inbox {
             log::warn!("cannot read the views after server {from} connected: {error}");
         }
         node.links.up.lock().insert(from);
-        node.tell_of(from, |bricks| Event::Up { bricks });
+        node.deliver_about(from, |bricks| Event::Up { bricks });
     }
 
     fn message(&self, from: ServerId, message: Bytes) {
@@ -60,7 +60,7 @@ impl PeerHandler for Inbox {
         // The sender is in a view that is not known here yet. It sends again what still counts, so the message may be
         // dropped.
         if ring.view(envelope.from.partition).is_ok_and(|view| view.epoch < envelope.epoch) {
-            node.look_at_views();
+            node.wake_views();
         }
         let mut turn = Turn::new(&node, &ring);
         turn.deliver(envelope.to, Event::Message(envelope));
@@ -70,9 +70,9 @@ impl PeerHandler for Inbox {
     fn down(&self, from: ServerId) {
         let Some(node) = self.0.upgrade() else { return };
         node.links.up.lock().remove(&from);
-        node.tell_of(from, |bricks| Event::Down { bricks });
+        node.deliver_about(from, |bricks| Event::Down { bricks });
         node.views.expect_changes();
-        node.look_at_views();
+        node.wake_views();
     }
 }
 
@@ -89,7 +89,7 @@ impl Node {
         let inbox = Arc::new(Inbox(self.own.clone()));
         let peers = Peers::start(own, Boot(u64::from_le_bytes(boot)), LinkSettings::default(), inbox)?;
         let _ = self.links.peers.set(peers);
-        self.learn_servers()
+        self.read_addresses()
     }
 
     /// Reads the addresses of the other servers.
@@ -97,7 +97,7 @@ impl Node {
     /// # Errors
     ///
     /// Those of the coordinator.
-    pub(crate) fn learn_servers(&self) -> Result<()> {
+    pub(crate) fn read_addresses(&self) -> Result<()> {
         let Some(peers) = self.links.peers() else { return Ok(()) };
         for info in self.registry.servers()? {
             if info.server != self.registry.server()
@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// Delivers an event about a server's bricks to all replicas here.
-    fn tell_of(&self, server: ServerId, event: impl Fn(Vec<BrickId>) -> Event) {
+    fn deliver_about(&self, server: ServerId, event: impl Fn(Vec<BrickId>) -> Event) {
         for ring in self.rings.all() {
             let bricks = ring.bricks_of(server);
             let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
@@ -154,6 +154,10 @@ impl Node {
     }
 
     /// Reads the views from the coordinator and takes them over.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
     pub(crate) fn renew_views(&self) -> Result<()> {
         self.take_views(&self.registry.rings()?);
         Ok(())

@@ -3,12 +3,12 @@
 #[cfg(test)]
 mod tests;
 
-use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::hosted_ring::{Hosted, HostedRing};
 use crate::hosting::node::Node;
 use hekate_brick::LostBlock;
 use hekate_cluster::{Registry, RingInfo};
 use hekate_proto::*;
-use hekate_replica::BlockAt;
+use hekate_replica::{BlockAt, Event};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Log target of lines about the progress of a start; `hekate serve` passes them to systemd.
 pub const PROGRESS: &str = "progress";
 /// Time between two lines about the comparison of replicas.
-pub const TELL_PAUSE: Duration = Duration::from_secs(2);
+pub const COMPARISON_LINE_PAUSE: Duration = Duration::from_secs(2);
 /// Time between two checks whether all partitions serve, and between two renewals of the lease meanwhile.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 const KEEP_PAUSE: Duration = Duration::from_millis(20);
@@ -66,8 +66,120 @@ pub fn lost_of(lost: &BTreeSet<LostOn>, ring: &RingInfo, brick: BrickId, partiti
 }
 
 impl Node {
+    /// Reads the rings, volumes and sessions, brings the replicas into step, and settles what power cuts took.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator and of the bricks, and the failure of the first replica that cannot be brought into
+    /// step.
+    pub(crate) fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
+        // The coordinator keeps the list until all replicas agree on its blocks: a checkpoint makes a brick forget
+        // which it has lost.
+        let mut lost: BTreeSet<LostOn> = read_lost(&self.registry)?;
+        for (brick, report) in &self.recoveries {
+            lost.extend(report.lost.iter().map(|block| (*block, *brick)));
+        }
+        if !lost.is_empty() {
+            record_lost(&self.registry, &lost)?;
+        }
+        // Before the first replica exists, which could have a data file synced: a block that a power cut took must not
+        // be marked as synced.
+        for brick in self.bricks.values().filter(|brick| !brick.has_covered_recovery()) {
+            progress(&format!("writing the journal of brick {:032x} home", brick.id().0));
+            match brick.checkpoint() {
+                // The brick serves reads and deletes meanwhile, and delays syncs of data files.
+                Err(Error::NoSpace { what }) => {
+                    progress(&format!("brick {:032x} cannot write home: {what}", brick.id().0))
+                }
+                written => written?,
+            }
+        }
+        for ring in self.registry.rings()? {
+            self.put_ring(&ring, &lost)?;
+        }
+        for volume in self.registry.volumes()? {
+            self.volumes.put(volume);
+        }
+        self.sessions.load(&self.registry)?;
+        progress("bringing the replicas into step");
+        let rings = self.rings.all();
+        rings.iter().for_each(|ring| self.send_sessions(ring));
+        self.begin_links()?;
+        bring_into_step(self, &rings)?;
+        self.make_missing_roots()?;
+        self.checkpoint_all()?;
+        self.settle_lives()
+    }
+
+    /// Once all replicas here agree on what power cuts took, and bricks have written that home, clears the list of lost
+    /// blocks, so that the next start does not compare replicas for it. Does nothing before, or while a brick is
+    /// stalled.
+    ///
+    /// # Errors
+    ///
+    /// Those of a checkpoint and of the coordinator; the next call tries again.
+    pub(crate) fn settle_lives(&self) -> Result<()> {
+        if self.bricks.are_lives_settled() {
+            return Ok(());
+        }
+        // Housekeeping calls this function again.
+        if !self.bricks.stalled().is_empty() {
+            return Ok(());
+        }
+        let rings = self.rings.all();
+        let is_settled = |hosted: &Hosted| hosted.partition.read().has_settled_lost();
+        if !rings.iter().flat_map(|ring| ring.replicas()).all(|(_, hosted)| is_settled(hosted)) {
+            return Ok(());
+        }
+        self.checkpoint_all()?;
+        if !self.bricks.stalled().is_empty() {
+            return Ok(());
+        }
+        if !read_lost(&self.registry)?.is_empty() {
+            record_lost(&self.registry, &BTreeSet::new())?;
+        }
+        self.bricks.settle_lives()
+    }
+
+    /// Makes the replicas of a ring that are placed on bricks here; an earlier ring of this number is replaced. `lost`
+    /// are the blocks that power cuts took.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator and of reading a replica's state from its brick.
+    pub(crate) fn put_ring(&self, info: &RingInfo, lost: &BTreeSet<LostOn>) -> Result<Arc<HostedRing>> {
+        let lost_of = |brick, partition| lost_of(lost, info, brick, partition);
+        let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
+        let ring = Arc::new(HostedRing::new(info, &self.bricks, servers, lost_of)?);
+        // The new ring's replicas get `Up` of each server whose link is up, and no link goes up or down meanwhile: a
+        // replica that missed an `Up` would take the server's next messages for those of an earlier link and drop them.
+        let linked = self.links.up();
+        let local: Vec<BrickId> = self.bricks.ids().collect();
+        let heard = linked.iter().map(|server| ring.bricks_of(*server)).chain([local]);
+        let events: Vec<Event> =
+            std::iter::once(Event::Start).chain(heard.map(|bricks| Event::Up { bricks })).collect();
+        for (address, _) in ring.replicas() {
+            events.iter().for_each(|event| ring.deliver(*address, event.clone()));
+        }
+        self.rings.put(ring.clone());
+        drop(linked);
+        Ok(ring)
+    }
+
+    /// Makes the replicas of a ring that is new here, and serves them.
+    ///
+    /// # Errors
+    ///
+    /// Those of `put_ring` and of `bring_into_step`.
+    pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
+        let ring = self.put_ring(info, &BTreeSet::new())?;
+        self.send_sessions(&ring);
+        bring_into_step(self, std::slice::from_ref(&ring))?;
+        Ok(ring)
+    }
+
     /// Logs how far replicas are compared. They are compared after a restart of the machine, which can take minutes.
-    pub(crate) fn tell_comparing(&self) {
+    pub(crate) fn log_comparison(&self) {
         let rings = self.rings.all();
         let compared = |ring: &Arc<HostedRing>| -> Vec<u64> {
             ring.replicas().filter_map(|(_, hosted)| hosted.partition.read().compared()).collect()
@@ -90,10 +202,10 @@ pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let teller = scope.spawn(|| {
-            std::thread::park_timeout(TELL_PAUSE);
+            std::thread::park_timeout(COMPARISON_LINE_PAUSE);
             while !done.load(Ordering::Acquire) {
-                node.tell_comparing();
-                std::thread::park_timeout(TELL_PAUSE);
+                node.log_comparison();
+                std::thread::park_timeout(COMPARISON_LINE_PAUSE);
             }
         });
         let outcome = start_replicas(node, rings);

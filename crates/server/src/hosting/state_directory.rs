@@ -145,7 +145,8 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Re
         // `init --coordinator` writes `server.json` before it makes the cluster.
         Error::Invalid { what } => Error::Denied {
             what: format!(
-                "{} is of server {server}, and {what}: its making was cut short; remove it and its bricks and make it again",
+                "{} is of server {server}, and {what}: its making was cut short; remove it and its bricks and make it \
+                 again",
                 state.display()
             ),
         },

@@ -96,8 +96,8 @@ impl Views {
         if !has_left && clock() < until { Ok(()) } else { Err(none()) }
     }
 
-    /// Renews the lease. It counts from `from`, a moment before the coordinator was told that the server lives, in ns of
-    /// CLOCK_BOOTTIME.
+    /// Renews the lease. It counts from `from`, a moment before the coordinator was told that the server lives, in ns
+    /// of CLOCK_BOOTTIME.
     fn extend(&self, state: &State, from: u64) {
         assert!(!state.ended, "a server that has left renews no lease");
         assert!(from <= clock(), "a lease counts from before the coordinator was told, never from a later moment");
@@ -110,7 +110,7 @@ impl Views {
     }
 
     /// The leader here of that view is ready, so the view may begin.
-    pub fn is_ready(&self, ring: RingId, partition: PartitionNumber, epoch: Epoch) {
+    pub fn set_ready(&self, ring: RingId, partition: PartitionNumber, epoch: Epoch) {
         self.ready.lock().insert(((ring, partition), epoch));
     }
 }
@@ -191,7 +191,7 @@ impl Node {
             let mut turn = Turn::new(self, &ring);
             addresses.into_iter().for_each(|address| turn.deliver(address, Event::View));
             turn.run_without_syncs();
-            self.tell_sessions(&ring);
+            self.send_sessions(&ring);
         }
     }
 
@@ -318,7 +318,7 @@ impl Node {
         })?;
         formed.iter().for_each(|(number, view)| log::info!("{}", formed_line(ring, *number, view)));
         self.take_views(std::slice::from_ref(&info));
-        formed.iter().for_each(|(number, view)| self.poke(ring, *number, view.epoch));
+        formed.iter().for_each(|(number, view)| self.send_epoch(ring, *number, view.epoch));
         Ok(info)
     }
 
@@ -342,14 +342,14 @@ impl Node {
         })?;
         let view = decided?;
         self.take_views(std::slice::from_ref(&info));
-        self.poke(ring, number, view.epoch);
-        self.look_at_views();
+        self.send_epoch(ring, number, view.epoch);
+        self.wake_views();
         Ok(view)
     }
 
     /// Sends the new epoch to the other servers that hold the partition: a server that receives a newer epoch than it
     /// knows reads the views.
-    fn poke(&self, ring: &Arc<HostedRing>, partition: PartitionNumber, epoch: Epoch) {
+    fn send_epoch(&self, ring: &Arc<HostedRing>, partition: PartitionNumber, epoch: Epoch) {
         let Some(own) = ring.replicas().map(|(address, _)| *address).find(|address| address.partition == partition)
         else {
             return;
@@ -399,7 +399,7 @@ impl Node {
         self.take_views(std::slice::from_ref(info));
         for (number, epoch) in opened {
             self.views.ready.lock().remove(&((ring.ring, number), epoch));
-            self.poke(ring, number, epoch);
+            self.send_epoch(ring, number, epoch);
         }
         Ok(())
     }

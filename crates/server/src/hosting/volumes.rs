@@ -156,6 +156,10 @@ impl Node {
     }
 
     /// Makes the root of each volume that was recorded and has none: its server ended in between.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the leader's brick and of the root's record.
     pub(crate) fn make_missing_roots(&self) -> Result<()> {
         let volumes = self.volumes.all();
         volumes.iter().filter(|volume| !volume.deleting).try_for_each(|volume| self.make_missing_root(volume))
@@ -197,9 +201,9 @@ impl Node {
     /// # Errors
     ///
     /// Those of the coordinator and of the partitions; the next call continues.
-    pub(crate) fn learn(&self) -> Result<()> {
+    pub(crate) fn read_records(&self) -> Result<()> {
         let _alone = self.volumes.change();
-        self.learn_servers()?;
+        self.read_addresses()?;
         let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
         for info in self.registry.rings()? {
             match self.ring(info.ring) {

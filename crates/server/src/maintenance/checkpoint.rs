@@ -26,12 +26,16 @@ pub struct Journals {
 
 impl Journals {
     /// For bricks that have just been opened: nothing of their journals may be given back yet.
+    ///
+    /// # Errors
+    ///
+    /// `Damaged` or `Io` if a journal cannot be read.
     pub fn new<'a>(bricks: impl Iterator<Item = &'a Arc<Brick>>) -> Result<Self> {
         let retained = |brick: &'a Arc<Brick>| Ok((brick.id(), Mutex::new(Retention::of(brick)?)));
         Ok(Self { retained: bricks.map(retained).collect::<Result<_>>()?, stalled: Mutex::default() })
     }
 
-    fn tell_stalled(&self, now: &BTreeMap<BrickId, String>) {
+    fn log_stalled(&self, now: &BTreeMap<BrickId, String>) {
         let mut known = self.stalled.lock();
         for (brick, why) in now.iter().filter(|(brick, _)| !known.contains(brick)) {
             log::warn!(
@@ -69,11 +73,19 @@ impl Node {
 
     /// Like `checkpoint_all`, and pauses between two writes as long as `pause` returns true: the checkpoint is ahead of
     /// the journal.
+    ///
+    /// # Errors
+    ///
+    /// Those of `checkpoint_all`.
     pub fn checkpoint_all_paced(&self, pause: &mut dyn FnMut() -> bool) -> Result<()> {
         self.checkpoint_those(|_| true, pause)
     }
 
     /// Tries the stalled checkpoints again. Other bricks have theirs when their journals need it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `checkpoint_all`.
     pub(crate) fn checkpoint_stalled(&self) -> Result<()> {
         match self.bricks.stalled().is_empty() {
             true => Ok(()),
@@ -91,8 +103,8 @@ impl Node {
         while self.free_journals() && waiting_since.elapsed() < ANSWER_LIMIT {
             std::thread::sleep(LOOK_PAUSE);
         }
-        self.tell_room();
-        self.journals.tell_stalled(&self.bricks.stalled());
+        self.deliver_room();
+        self.journals.log_stalled(&self.bricks.stalled());
         let is_shortage = |error: &Error| matches!(error, Error::NoSpace { .. } | Error::Unavailable { .. });
         finished.into_iter().filter(|outcome| !outcome.as_ref().is_err_and(is_shortage)).collect()
     }
@@ -108,11 +120,11 @@ impl Node {
             self.free_journals();
         }
         if self.bricks.values().filter(|brick| brick.take_passed_turn()).count() > 0 {
-            self.tell_room();
+            self.deliver_room();
         }
     }
 
-    fn tell_room(&self) {
+    fn deliver_room(&self) {
         self.rings.all().iter().for_each(|ring| self.tell_all(ring, || Event::Room));
     }
 
@@ -151,11 +163,11 @@ impl Node {
         }
         for (ring, addresses) in behind {
             let Ok(ring) = self.ring(ring) else { continue };
-            self.tell_stabilize(&ring, addresses);
+            self.deliver_stabilize(&ring, addresses);
         }
     }
 
-    fn tell_stabilize(&self, ring: &Arc<HostedRing>, addresses: BTreeSet<Address>) {
+    fn deliver_stabilize(&self, ring: &Arc<HostedRing>, addresses: BTreeSet<Address>) {
         let mut turn = Turn::new(self, ring);
         addresses.into_iter().for_each(|address| turn.deliver(address, Event::Stabilize));
         turn.run();

@@ -5,7 +5,7 @@
 //! memory: after a restart of the server the next read or scrub finds the damage again.
 
 use crate::hosting::node::Node;
-use crate::maintenance::repair::{Mended, words};
+use crate::maintenance::repair::{Repaired, outcome_text};
 use crate::maintenance::scrub::{describe, volume_of};
 use hekate_brick::{Brick, Finding};
 use hekate_proto::*;
@@ -63,27 +63,27 @@ impl Damages {
 }
 
 /// Records the outcome of repairing what a read, a write or a scrub found damaged on a brick of this server.
-pub fn note(node: &Node, brick: &Brick, finding: &Finding, outcome: &Result<Mended>) {
+pub fn note(node: &Node, brick: &Brick, finding: &Finding, outcome: &Result<Repaired>) {
     let place = (brick.id(), describe(finding));
     let name = node.bricks.name(brick.id());
     match outcome {
-        Ok(done @ (Mended::Yes | Mended::NotNeeded)) => {
+        Ok(done @ (Repaired::Yes | Repaired::NotNeeded)) => {
             node.damages.known.lock().remove(&place);
-            log::warn!("{} on brick {name}: {}", place.1, words(*done));
+            log::warn!("{} on brick {name}: {}", place.1, outcome_text(*done));
         }
         // A brick that stops is logged as stopped, and is replaced as a whole.
-        Ok(Mended::KeyLost) => {}
+        Ok(Repaired::KeyLost) => {}
         _ if brick.stopped().is_some() => {}
-        Ok(Mended::No) | Err(_) => {
+        Ok(Repaired::No) | Err(_) => {
             let volume = volume_name(node, finding);
             let what = place.1.clone();
             if node.damages.add(place, finding) {
-                let why = outcome.as_ref().err().map_or(words(Mended::No).to_string(), |error| {
+                let why = outcome.as_ref().err().map_or(outcome_text(Repaired::No).to_string(), |error| {
                     format!("damaged, and it cannot be repaired now: {error}")
                 });
                 log::error!(
-                    "volume {volume}: {what} on brick {name}: {why}; programs that read it get EIO. Restore the file from a backup, \
-                     or remove it"
+                    "volume {volume}: {what} on brick {name}: {why}; programs that read it get EIO. Restore the file \
+                     from a backup, or remove it"
                 );
             }
         }
@@ -108,7 +108,7 @@ pub fn rows(node: &Node) -> Vec<Value> {
 
 /// Reads some of the damaged items again, and logs bricks that have stopped.
 pub fn round(node: &Node) {
-    node.bricks.values().for_each(|brick| tell_stopped(node, brick));
+    node.bricks.values().for_each(|brick| log_stopped(node, brick));
     for (place, finding) in node.damages.next() {
         let brick = node.bricks.get(&place.0).filter(|brick| brick.stopped().is_none());
         // A stopped brick is not read: it is replaced as a whole.
@@ -136,18 +136,18 @@ fn is_right(brick: &Brick, finding: &Finding) -> bool {
 }
 
 /// Logs a stopped brick, once.
-fn tell_stopped(node: &Node, brick: &Brick) {
+fn log_stopped(node: &Node, brick: &Brick) {
     let Some(why) = brick.stopped() else { return };
     if node.damages.stopped.lock().insert(brick.id()) {
-        log::error!("{}", stopped_words(&node.bricks.name(brick.id()), node.bricks.directory(brick.id()), &why));
+        log::error!("{}", stopped_line(&node.bricks.name(brick.id()), node.bricks.directory(brick.id()), &why));
     }
 }
 
 /// The log line for a stopped brick: the cause, and what to do.
-fn stopped_words(name: &str, directory: Option<&String>, why: &str) -> String {
+fn stopped_line(name: &str, directory: Option<&String>, why: &str) -> String {
     let called = directory.map_or(name, String::as_str);
     format!(
-        "brick {name} has stopped: {why}. Its partitions go on if they have enough other replicas. If its disk has failed: hekate \
-         brick replace {called} NEW-DIR on this server; else restart the server, and it is healed"
+        "brick {name} has stopped: {why}. Its partitions go on if they have enough other replicas. If its disk has \
+         failed: hekate brick replace {called} NEW-DIR on this server; else restart the server, and it is healed"
     )
 }

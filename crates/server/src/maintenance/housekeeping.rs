@@ -20,7 +20,7 @@ const CHECKPOINT_PAUSE: Duration = Duration::from_millis(25);
 const WRITE_PAUSE: Duration = Duration::from_millis(2);
 const WRITE_PAUSES_MAX: u32 = 500;
 /// Time until a volume that another server has made is known here.
-const LEARN_PAUSE: Duration = Duration::from_secs(1);
+const RECORDS_PAUSE: Duration = Duration::from_secs(1);
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
 /// Time until the space of deleted files is free again although no journal needs a checkpoint.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
@@ -51,14 +51,14 @@ impl Housekeeping {
     }
 
     /// Has the thread of the checkpoints look at once.
-    pub fn look_now(&self) {
+    pub fn wake_checkpoints(&self) {
         if let Some(threads) = &*self.0.lock() {
             threads.checkpoints.unpark();
         }
     }
 
     /// Has the thread of the lease and the views look at once.
-    pub fn look_at_views(&self) {
+    pub fn wake_views(&self) {
         if let Some(threads) = &*self.0.lock() {
             threads.views.unpark();
         }
@@ -66,7 +66,7 @@ impl Housekeeping {
 
     /// Ends the threads, and returns when they have ended.
     pub fn stop(&self) {
-        // The lock is released first: a thread that ends may still call `look_now`.
+        // The lock is released first: a thread that ends may still call `wake_checkpoints`.
         let threads = self.0.lock().take();
         if let Some(threads) = threads {
             threads.stop();
@@ -106,14 +106,14 @@ impl Threads {
         let stalled = spawn(node, &stopping, STALLED_PAUSE, Node::checkpoint_stalled)?;
         let ticks = spawn(node, &stopping, TICK_PAUSE, tick_who_waits)?;
         let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
-        let tell = spawn(node, &stopping, start::TELL_PAUSE, |node| {
-            node.tell_comparing();
+        let comparison = spawn(node, &stopping, start::COMPARISON_LINE_PAUSE, |node| {
+            node.log_comparison();
             Ok(())
         })?;
-        let learn = spawn(node, &stopping, LEARN_PAUSE, Node::learn)?;
+        let records = spawn(node, &stopping, RECORDS_PAUSE, Node::read_records)?;
         let views = spawn_paced(node, &stopping, Node::views_pause, Node::keep_views)?;
         let (checkpoints_thread, views_thread) = (checkpoints.thread().clone(), views.thread().clone());
-        let all = vec![checkpoints, chores, space, stalled, ticks, scrub, tell, learn, views];
+        let all = vec![checkpoints, chores, space, stalled, ticks, scrub, comparison, records, views];
         Ok(Self { stopping, checkpoints: checkpoints_thread, views: views_thread, all })
     }
 
@@ -207,14 +207,14 @@ fn tick_who_waits(node: &Node) -> Result<()> {
 fn chores(node: &Node) -> Result<()> {
     // An error of a disk is returned at the end, so that sessions expire all the same.
     let measured: Vec<Result<()>> = node.bricks.values().map(|brick| brick.refresh_room()).collect();
-    for session in node.sessions.over(|home| node.ends_sessions_of(home)) {
+    for session in node.sessions.expired(|home| node.ends_sessions_of(home)) {
         node.end_session(session)?;
     }
     tick_all(node);
     node.settle_lives()?;
     for ring in node.rings.all() {
-        node.tell_sessions(&ring);
-        node.tell_doubts(&ring);
+        node.send_sessions(&ring);
+        node.send_doubts(&ring);
     }
     collect_orphans(node)?;
     crate::hosting::volumes::go_on_deleting(node)?;

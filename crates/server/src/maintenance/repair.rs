@@ -12,7 +12,7 @@ use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::maintenance::damage;
 use crate::request::turn::Turn;
-use elsewhere::{Copied, copied_from_others, mend_elsewhere};
+use elsewhere::{Copied, copied_from_others, repair_elsewhere};
 use hekate_brick::{Brick, Finding, LogPosition, block_checksum};
 use hekate_proto::*;
 use hekate_replica::{Around, Commit, Event, Out};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The outcome of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mended {
+pub enum Repaired {
     /// It was replaced by another replica's copy.
     Yes,
     /// It can be read by now, or is gone.
@@ -90,7 +90,7 @@ impl DamagedPart {
     }
 
     /// The change that makes it right on all members; `None` if the replica does not have it.
-    fn mending(&self, good: Good, stamp: impl FnOnce(u64) -> Stamp) -> Option<Change> {
+    fn repairing_change(&self, good: Good, stamp: impl FnOnce(u64) -> Stamp) -> Option<Change> {
         match self {
             Self::Block { shard, block, .. } => {
                 let record = good.record?;
@@ -110,39 +110,39 @@ impl DamagedPart {
 /// # Errors
 ///
 /// `Unavailable` if the leader or its server does not answer, or the partition stays busy.
-pub fn mend(node: &Node, brick: &Brick, finding: &Finding) -> Result<Mended> {
-    let outcome = mend_finding(node, brick, finding);
+pub fn repair(node: &Node, brick: &Brick, finding: &Finding) -> Result<Repaired> {
+    let outcome = repair_finding(node, brick, finding);
     if !matches!(finding, Finding::Stray { .. }) {
         damage::note(node, brick, finding, &outcome);
     }
     outcome
 }
 
-fn mend_finding(node: &Node, brick: &Brick, finding: &Finding) -> Result<Mended> {
+fn repair_finding(node: &Node, brick: &Brick, finding: &Finding) -> Result<Repaired> {
     match (finding, DamagedPart::of(finding)) {
-        (Finding::Stray { .. }, _) => Ok(Mended::Yes),
+        (Finding::Stray { .. }, _) => Ok(Repaired::Yes),
         // Each block under an entry of checksums is a finding of its own.
-        (Finding::Entry { key }, None) if key.kind() == Some(Kind::Checksums) => Ok(Mended::NotNeeded),
-        (_, None) => Ok(Mended::No),
-        (_, Some(damaged)) => mend_here_or_there(node, brick.id(), &damaged),
+        (Finding::Entry { key }, None) if key.kind() == Some(Kind::Checksums) => Ok(Repaired::NotNeeded),
+        (_, None) => Ok(Repaired::No),
+        (_, Some(damaged)) => repair_here_or_there(node, brick.id(), &damaged),
     }
 }
 
 /// Repairs it here if the partition is led here, otherwise on the leader's server.
-fn mend_here_or_there(node: &Node, on: BrickId, damaged: &DamagedPart) -> Result<Mended> {
+fn repair_here_or_there(node: &Node, on: BrickId, damaged: &DamagedPart) -> Result<Repaired> {
     // A scrub reads what the last checkpoint wrote home: it may have been repaired since.
     if node.bricks.get(&on).is_some_and(|brick| damaged.read(brick).is_ok()) {
-        return Ok(Mended::NotNeeded);
+        return Ok(Repaired::NotNeeded);
     }
     let ring = node.ring(damaged.ring())?;
     let outcome = match ring.leader(damaged.position().partition(ring.count())) {
-        Ok(_) => mend_led(node, &ring, on, damaged),
-        Err(Error::OtherServer { server }) => mend_elsewhere(node, server, on, damaged),
+        Ok(_) => repair_led(node, &ring, on, damaged),
+        Err(Error::OtherServer { server }) => repair_elsewhere(node, server, on, damaged),
         Err(error) => Err(error),
     }?;
     match (outcome, node.bricks.get(&on)) {
-        (Mended::Yes, _) => node.scrubs.note_mended(on),
-        (Mended::KeyLost, Some(brick)) => return Ok(lose(brick, damaged)),
+        (Repaired::Yes, _) => node.scrubs.note_repaired(on),
+        (Repaired::KeyLost, Some(brick)) => return Ok(lose(brick, damaged)),
         _ => {}
     }
     Ok(outcome)
@@ -151,65 +151,65 @@ fn mend_here_or_there(node: &Node, on: BrickId, damaged: &DamagedPart) -> Result
 /// Handles damage that no other replica has. It may be gone by now. If the shard's own record can be read, its key is
 /// right, and the block alone is lost. Otherwise the key is damaged, and the server would answer that something does
 /// not exist which does: the brick stops, and other members go on.
-fn lose(brick: &Brick, damaged: &DamagedPart) -> Mended {
+fn lose(brick: &Brick, damaged: &DamagedPart) -> Repaired {
     match damaged {
-        _ if damaged.read(brick).is_ok() => return Mended::NotNeeded,
-        DamagedPart::Block { ring, shard, .. } if brick.shard(*ring, *shard).is_ok() => return Mended::No,
+        _ if damaged.read(brick).is_ok() => return Repaired::NotNeeded,
+        DamagedPart::Block { ring, shard, .. } if brick.shard(*ring, *shard).is_ok() => return Repaired::No,
         _ => {}
     }
     let id = brick.id().text();
     let what = format!("a key in the index of brick {id}, which hides entries; the brick is to be replaced");
     log::error!("no other replica has {damaged:?}: {what}");
     brick.poison(&Error::Damaged { what });
-    Mended::KeyLost
+    Repaired::KeyLost
 }
 
 /// Repairs the blocks of a range, in bytes of the shard, that the leader cannot read. True if a block was repaired.
 ///
 /// # Errors
 ///
-/// `OtherServer` if the partition is not led here; those of `mend`.
-pub fn mend_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, length: u32) -> Result<bool> {
+/// `OtherServer` if the partition is not led here; those of `repair`.
+pub fn repair_range(node: &Node, ring_id: RingId, shard: ShardId, offset: u32, length: u32) -> Result<bool> {
     let ring = node.ring(ring_id)?;
     let leader = ring.leader(shard.position().partition(ring.count()))?.1.brick.clone();
     let block = BLOCK_BYTES as u32;
-    let mut mended = false;
-    let mend = |block| mend(node, &leader, &Finding::Block { ring: ring_id, shard, block });
+    let mut repaired = false;
+    let repair_block = |block| repair(node, &leader, &Finding::Block { ring: ring_id, shard, block });
     if matches!(leader.shard(ring_id, shard), Err(Error::Damaged { .. })) {
-        mended |= mend(0)? == Mended::Yes;
+        repaired |= repair_block(0)? == Repaired::Yes;
     }
     for number in offset / block..offset.saturating_add(length).div_ceil(block) {
         if matches!(leader.read_block(ring_id, shard, number), Err(Error::Damaged { .. } | Error::Io { .. })) {
-            mended |= mend(number)? == Mended::Yes;
+            repaired |= repair_block(number)? == Repaired::Yes;
         }
     }
-    Ok(mended)
+    Ok(repaired)
 }
 
 /// Repairs the entries of a partition that its leader cannot read. True if an entry was repaired.
 ///
 /// # Errors
 ///
-/// `OtherServer` if the partition is not led here; those of `mend`.
-pub fn mend_entries(node: &Node, ring_id: RingId, at: PartitionNumber) -> Result<bool> {
+/// `OtherServer` if the partition is not led here; those of `repair`.
+pub fn repair_entries(node: &Node, ring_id: RingId, at: PartitionNumber) -> Result<bool> {
     let ring = node.ring(ring_id)?;
     let leader = ring.leader(at)?.1.brick.clone();
-    let mut mended = false;
+    let mut repaired = false;
     for (from, to) in [Key::object_range(ring_id, at, ring.count()), Key::work_range(ring_id, at, ring.count())] {
         for key in leader.damaged_entries(&from, &to)? {
-            mended |= mend(node, &leader, &Finding::Entry { key: key.clone() })? == Mended::Yes;
+            repaired |= repair(node, &leader, &Finding::Entry { key: key.clone() })? == Repaired::Yes;
         }
     }
-    Ok(mended)
+    Ok(repaired)
 }
 
 /// The outcome, for the log.
-pub fn words(outcome: Mended) -> &'static str {
+pub fn outcome_text(outcome: Repaired) -> &'static str {
     match outcome {
-        Mended::Yes => "damaged; repaired from another replica",
-        Mended::NotNeeded => "was damaged; it can be read or is gone by now",
-        Mended::No => "damaged, and no other replica has it",
-        Mended::KeyLost => "damaged, and so is its key: the brick stops",
+        Repaired::Yes => "damaged; repaired from another replica",
+        Repaired::NotNeeded => "was damaged; it can be read or is gone by now",
+        Repaired::No => "damaged, and no other replica has it",
+        Repaired::KeyLost => "damaged, and so is its key: the brick stops",
     }
 }
 
@@ -218,11 +218,11 @@ const COPIES_MAX: u32 = 50;
 
 /// Repairs damage in a partition that is led here. `on` is the brick that it is on; if that brick is elsewhere, its
 /// server has checked that it is still damaged.
-fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedPart) -> Result<Mended> {
+fn repair_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedPart) -> Result<Repaired> {
     let at = damaged.position().partition(ring.count());
     let mut copied: Option<Copied> = None;
     for _ in 0..COPIES_MAX {
-        let (mut outcome, mut is_elsewhere) = (Mended::NotNeeded, false);
+        let (mut outcome, mut is_elsewhere) = (Repaired::NotNeeded, false);
         while_settled(node, ring, at, |members, end| {
             let own = members.iter().find(|member| member.id() == on);
             let is_right = own.is_some_and(|own| damaged.read(own).is_ok());
@@ -236,11 +236,11 @@ fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedP
                 return Ok(None);
             };
             let stamp = |count| Stamp::of_leader(count, end.view, Sequence(end.position.sequence.0 + 1));
-            let Some(change) = damaged.mending(good, stamp) else {
-                outcome = Mended::KeyLost;
+            let Some(change) = damaged.repairing_change(good, stamp) else {
+                outcome = Repaired::KeyLost;
                 return Ok(None);
             };
-            outcome = Mended::Yes;
+            outcome = Repaired::Yes;
             Ok(Some(Commit { changes: vec![change], ..Commit::default() }))
         })?;
         if !is_elsewhere {
@@ -248,7 +248,7 @@ fn mend_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedP
         }
         copied = copied_from_others(node, ring, at, on, damaged)?;
         if copied.is_none() {
-            return Ok(Mended::No);
+            return Ok(Repaired::No);
         }
     }
     Err(Error::Unavailable { what: format!("partition {at} of ring {} stays busy", ring.ring) })
@@ -296,7 +296,7 @@ fn while_settled(
         let around = Around { brick: &hosted.brick, views: &views, now: Node::clock() };
         partition.handle(Event::ChangeNow { token, commit: Box::new(commit) }, &around, &mut out);
         let mut turn = Turn::new(node, ring);
-        turn.go_on(token, out);
+        turn.carry_out_request(token, out);
         drop(partition);
         turn.run();
         let at_once = turn.take(token);

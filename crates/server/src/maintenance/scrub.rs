@@ -4,7 +4,7 @@
 use crate::control::prove_here;
 use crate::hosting::node::Node;
 use crate::maintenance::damage;
-use crate::maintenance::repair::{Mended, mend};
+use crate::maintenance::repair::{Repaired, repair};
 use hekate_brick::{Brick, Finding, ScrubCursor, data_file_path};
 use hekate_proto::*;
 use parking_lot::Mutex;
@@ -85,11 +85,11 @@ impl Scrubs {
 
     /// Repairs the entries of a partition for a request that has found a damaged one, unless an attempt failed less
     /// than 10 s ago. True if an entry was repaired.
-    pub fn may_look_through(
+    pub fn try_repairing_entries(
         &self,
         ring: RingId,
         partition: PartitionNumber,
-        mend: impl FnOnce() -> Result<bool>,
+        repair: impl FnOnce() -> Result<bool>,
     ) -> bool {
         // Other requests wait for the first one's attempt.
         let mut in_vain = self.in_vain.lock();
@@ -98,15 +98,15 @@ impl Scrubs {
             return false;
         }
         in_vain.remove(&at);
-        let is_mended = mend().unwrap_or(false);
-        if !is_mended {
+        let is_repaired = repair().unwrap_or(false);
+        if !is_repaired {
             in_vain.insert(at, Instant::now());
         }
-        is_mended
+        is_repaired
     }
 
     /// Counts an item that was repaired on this brick.
-    pub fn note_mended(&self, brick: BrickId) {
+    pub fn note_repaired(&self, brick: BrickId) {
         self.bricks.lock().entry(brick).or_default().mended += 1;
     }
 
@@ -175,12 +175,12 @@ impl Pass {
         })
     }
 
-    fn note(&mut self, finding: &Finding, outcome: Mended) {
+    fn note(&mut self, finding: &Finding, outcome: Repaired) {
         match (finding, outcome) {
             (Finding::Stray { .. }, _) => self.strays += 1,
-            (_, Mended::Yes) => self.mended += 1,
-            (_, Mended::NotNeeded) => {}
-            (_, Mended::No | Mended::KeyLost) => {
+            (_, Repaired::Yes) => self.mended += 1,
+            (_, Repaired::NotNeeded) => {}
+            (_, Repaired::No | Repaired::KeyLost) => {
                 self.unmended += 1;
                 if self.named.len() < NAMED_MAX {
                     self.named.insert(describe(finding));
@@ -209,6 +209,10 @@ pub fn volume_of(finding: &Finding) -> VolumeId {
 }
 
 /// One round: reads a part of every brick whose pass is due.
+///
+/// # Errors
+///
+/// The error of the first brick whose pass failed; it is also in the brick's report.
 pub fn round(node: &Node) -> Result<()> {
     let ops = node.counters.sum();
     let is_busy = node.scrubs.ops.swap(ops, Ordering::Relaxed) != ops;
@@ -230,7 +234,7 @@ fn note_index_blocks(node: &Node, brick: &Brick) {
             "block {block} of the index of brick {}: a bit had flipped; the brick has corrected it",
             node.bricks.name(brick.id())
         );
-        node.scrubs.note_mended(brick.id());
+        node.scrubs.note_repaired(brick.id());
     }
 }
 
@@ -257,7 +261,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
                     );
                 }
                 // Whatever prevents the repair, the item is damaged.
-                let outcome = mend(node, brick, finding).unwrap_or(Mended::No);
+                let outcome = repair(node, brick, finding).unwrap_or(Repaired::No);
                 pass.note(finding, outcome);
             }
         }

@@ -70,7 +70,8 @@ impl OpCounters {
         let lane = |(lane, label): (&str, &str)| {
             let row = all.get(label)?;
             Some(json!({
-                "lane": lane, "writes": row["done"], "refused": row["failed"], "p50_us": row["p50_us"], "p99_us": row["p99_us"],
+                "lane": lane, "writes": row["done"], "refused": row["failed"],
+                "p50_us": row["p50_us"], "p99_us": row["p99_us"],
             }))
         };
         [("leader", "write-shard"), ("fast", "fast-write"), ("raw", "raw-write")].into_iter().filter_map(lane).collect()

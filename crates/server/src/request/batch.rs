@@ -71,7 +71,8 @@ impl Durability {
 
 impl Node {
     /// Carries out the requests in order and returns one answer for each. After a request that fails the others are
-    /// `Skipped`. If what they need cannot be made durable, each durable request and each sync is answered with that error.
+    /// `Skipped`. If what they need cannot be made durable, each durable request and each sync is answered with that
+    /// error.
     pub(crate) fn batch(&self, session: SessionId, requests: &[Request]) -> Vec<Result<Reply>> {
         let session = match self.sessions.get(session) {
             Ok(session) => session,
@@ -141,11 +142,9 @@ impl Node {
 
     /// Returns once everything is on stable storage, or with the first error.
     fn make_all_durable(&self, session: &Session, Durability { needs, changed, .. }: Durability) -> Result<()> {
-        let synced = self
-            .syncers
-            .sync(needs)
-            .into_iter()
-            .map(|(brick, outcome)| outcome.map_err(|error| self.left_to_next_views(error, session.volume, brick)));
+        let synced = self.syncers.sync(needs).into_iter().map(|(brick, outcome)| {
+            outcome.map_err(|error| self.passing_if_others_go_on(error, session.volume, brick))
+        });
         synced.chain([self.make_durable(changed)]).collect()
     }
 
@@ -162,8 +161,8 @@ impl Node {
         turn.run();
         for (to, token) in open {
             let answer = turn.take(token).or_else(|| self.wait_for_answer(&ring, to, token));
-            let answer = answer.unwrap_or_else(|| Err(self.what_it_waits_for(&ring, to)));
-            answer.map_err(|error| self.left_to_others(error, ring.ring, to.partition))?;
+            let answer = answer.unwrap_or_else(|| Err(self.unanswered(&ring, to)));
+            answer.map_err(|error| self.passing_if_others_lead(error, ring.ring, to.partition))?;
         }
         Ok(())
     }
@@ -216,7 +215,8 @@ impl Node {
             VolumeOp::StatFs => Ok(Reply::Space { space: self.volume_space(session.volume)? }),
             VolumeOp::Heartbeat { unused, mapped } => {
                 mapping::note(self, session, mapped);
-                // Before the orphans are locked: a thread that holds a partition's lock may wait for the lock of the orphans.
+                // Before the orphans are locked: a thread that holds a partition's lock may wait for the lock of the
+                // orphans.
                 let untold = self.untold(session)?;
                 let inodes = self.orphans.of_volume(session.volume, |orphans| session.heartbeat(unused, orphans));
                 Ok(Reply::Orphans { inodes, untold })

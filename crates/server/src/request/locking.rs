@@ -1,5 +1,5 @@
-//! POSIX locks, on the server's side: a leader learns which sessions may hold locks, a session is notified when a lock that it
-//! waits for is granted, and a session that has ended releases its locks. The locks themselves are the leader's
+//! POSIX locks, on the server's side: a leader learns which sessions may hold locks, a session is notified when a lock
+//! that it waits for is granted, and a session that has ended releases its locks. The locks themselves are the leader's
 //! (`replica/locks.rs`).
 
 use crate::hosting::hosted_ring::HostedRing;
@@ -12,8 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Node {
-    /// Brings a lock op to the leader. A lock that has to wait is answered `Waiting` at once, so that it holds up neither its
-    /// connection nor its session.
+    /// Brings a lock op to the leader. A lock that has to wait is answered `Waiting` at once, so that it holds up
+    /// neither its connection nor its session.
+    ///
+    /// # Errors
+    ///
+    /// `SessionEnded` if the session ended meanwhile; those of the leader.
     pub(crate) fn lock_op(&self, ring: &Arc<HostedRing>, ask: &Ask, op: &Op, to: Address) -> Result<Reply> {
         let answer = self.ask_replica(ring, to, ask, op);
         // The leader may have handled the end of the session before this op: then the lock is released here.
@@ -24,9 +28,9 @@ impl Node {
         answer
     }
 
-    /// Sends each new leader the sessions that may hold locks of its partition: all that have not ended. The leader grants no
-    /// lock before each of them has restored its own.
-    pub(crate) fn tell_sessions(&self, ring: &Arc<HostedRing>) {
+    /// Sends each new leader the sessions that may hold locks of its partition: all that have not ended. The leader
+    /// grants no lock before each of them has restored its own.
+    pub(crate) fn send_sessions(&self, ring: &Arc<HostedRing>) {
         for to in ring.leaders() {
             if !ring.replica(to).is_some_and(|hosted| hosted.partition.read().wants_sessions()) {
                 continue;
@@ -41,8 +45,9 @@ impl Node {
         }
     }
 
-    /// Has a leader that waits for sessions which may be gone refuse ops that do not wait for a lock: the wait could be long.
-    pub(crate) fn tell_doubts(&self, ring: &Arc<HostedRing>) {
+    /// Has a leader that waits for sessions which may be gone refuse ops that do not wait for a lock: the wait could be
+    /// long.
+    pub(crate) fn send_doubts(&self, ring: &Arc<HostedRing>) {
         for to in ring.leaders() {
             let untold = ring.replica(to).map(|hosted| hosted.partition.read().untold()).unwrap_or_default();
             if !untold.is_empty() && self.sessions.are_doubtful(&untold) {
@@ -66,6 +71,10 @@ impl Node {
     }
 
     /// Partitions led here that wait for the session to restore its locks.
+    ///
+    /// # Errors
+    ///
+    /// `SessionEnded` if the session's volume is gone.
     pub(crate) fn untold(&self, session: &Session) -> Result<Vec<PartitionNumber>> {
         let ring = self.ring(self.volume(session.volume)?.ring)?;
         let awaits = |to: &Address| ring.replica(*to).is_some_and(|hosted| hosted.partition.read().awaits(session.id));
@@ -73,12 +82,12 @@ impl Node {
     }
 
     /// Notifies sessions that ops of theirs which waited have answers.
-    pub(crate) fn tell_waiters(&self, told: Vec<Ticket>) {
+    pub(crate) fn notify_waiters(&self, told: Vec<Ticket>) {
         let mut by_session: BTreeMap<SessionId, Vec<OpId>> = BTreeMap::new();
         told.into_iter().for_each(|ticket| by_session.entry(ticket.session).or_default().push(ticket.op_id));
         for (session, op_ids) in by_session {
             if let Ok(session) = self.sessions.get(session) {
-                session.tell(&op_ids);
+                session.notify(&op_ids);
             }
         }
     }

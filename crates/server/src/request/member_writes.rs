@@ -1,4 +1,5 @@
-//! Requests to one member of a view, past its leader: fast writes (mode `hsr`) and the steps of raw writes (mode `afr`).
+//! Requests to one member of a view, past its leader: fast writes (mode `hsr`) and the steps of raw writes (mode
+//! `afr`).
 
 use crate::hosting::node::Node;
 use crate::request::partition_op::check_epoch;
@@ -19,8 +20,13 @@ pub struct MemberTarget {
 
 impl Node {
     /// Carries out a member's part of a write. The answer means that it is in this member's journal and, for a durable
-    /// request, on its stable storage; the client counts the members. No lease is needed: a member that is in another view
-    /// refuses the epoch.
+    /// request, on its stable storage; the client counts the members. No lease is needed: a member that is in another
+    /// view refuses the epoch.
+    ///
+    /// # Errors
+    ///
+    /// `StaleView` if this server's view has another epoch, `Denied` if the volume's mode has no such write,
+    /// `Unavailable` if the brick is not here; those of the replica.
     pub(crate) fn member_op(
         &self,
         session: &Session,

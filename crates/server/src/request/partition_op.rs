@@ -1,9 +1,10 @@
-//! One request for the leader of a partition: checked, read at once or brought to the replica, repaired and tried again.
+//! One request for the leader of a partition: checked, read at once or brought to the replica, repaired and tried
+//! again.
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::maintenance::housekeeping::free_space;
-use crate::maintenance::repair::{mend_entries, mend_range};
+use crate::maintenance::repair::{repair_entries, repair_range};
 use crate::request::batch::Durability;
 use crate::request::sessions::Session;
 use crate::request::turn::Turn;
@@ -13,7 +14,8 @@ use hekate_proto::*;
 use hekate_replica::{Address, Ask, Event, is_access_due};
 use std::sync::Arc;
 
-/// How often one look-up follows a name to an inode that is gone by then. A name that leads nowhere more often is damaged.
+/// How often one look-up follows a name to an inode that is gone by then. A name that leads nowhere more often is
+/// damaged.
 const STALE_MAX: usize = 16;
 
 /// The leader of a partition, in the view that the client knows.
@@ -25,8 +27,13 @@ pub struct LeaderTarget {
 }
 
 impl Node {
-    /// Asks the leader, under a lease. If the lease that the answer was found under has expired, another leader may have
-    /// changed the data by then, and the answer is dropped.
+    /// Asks the leader, under a lease. If the lease that the answer was found under has expired, another leader may
+    /// have changed the data by then, and the answer is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` without a lease, or while the partition gets another leader; `OtherServer` or `StaleView` if the
+    /// client's view is old; those of the op.
     pub(crate) fn partition_op(
         &self,
         session: &Session,
@@ -37,7 +44,7 @@ impl Node {
         let until = self.views.check()?;
         let reply = self.leased_op(session, request, target, durability);
         self.views.holds(until)?;
-        reply.map_err(|error| self.left_to_others(error, target.ring, target.partition))
+        reply.map_err(|error| self.passing_if_others_lead(error, target.ring, target.partition))
     }
 
     fn leased_op(
@@ -79,7 +86,7 @@ impl Node {
 
     /// Tries a change once more after space was freed, and once more after damage was repaired.
     fn change_op(&self, ring: &Arc<HostedRing>, ask: &Ask, request: &Request, to: Address) -> Result<Reply> {
-        let (mut may_free, mut may_mend) = (true, true);
+        let (mut may_free, mut may_repair) = (true, true);
         loop {
             match self.ask_replica(ring, to, ask, &request.op) {
                 Err(Error::NoSpace { .. }) if may_free => {
@@ -88,9 +95,9 @@ impl Node {
                 }
                 // The leader made no record: it could not read what the op changes.
                 Err(Error::Damaged { .. } | Error::Io { .. })
-                    if may_mend && self.mend_for(request, ring, to.partition) =>
+                    if may_repair && self.repair_for(request, ring, to.partition) =>
                 {
-                    may_mend = false;
+                    may_repair = false;
                 }
                 settled => return settled,
             }
@@ -104,11 +111,11 @@ impl Node {
     /// `Unavailable`, with the bricks that the partition waits for, if the answer does not come in time.
     pub(crate) fn ask_replica(&self, ring: &Arc<HostedRing>, to: Address, ask: &Ask, op: &Op) -> Result<Reply> {
         let event = |token| Event::Request { token, ask: *ask, op: op.clone() };
-        self.ask(ring, to, event).unwrap_or_else(|| Err(self.what_it_waits_for(ring, to)))
+        self.ask(ring, to, event).unwrap_or_else(|| Err(self.unanswered(ring, to)))
     }
 
     /// The error for a replica that has not answered in time.
-    pub(crate) fn what_it_waits_for(&self, ring: &HostedRing, to: Address) -> Error {
+    pub(crate) fn unanswered(&self, ring: &HostedRing, to: Address) -> Error {
         let waits = ring.replica(to).map(|hosted| hosted.partition.read().waits_for()).unwrap_or_default();
         let bricks: Vec<String> = waits.into_iter().map(BrickId::text).collect();
         let what = match bricks.is_empty() {
@@ -121,7 +128,7 @@ impl Node {
     /// Reads, and moves the inode's time of access if it is due.
     fn read_and_note(&self, ring: &Arc<HostedRing>, ask: &Ask, request: &Request, to: Address) -> Result<Reply> {
         let reply = self.read_op(ring, ask, request, to)?;
-        if let Some(inode) = self.accessed(ring, ask, &request.op, &reply, to) {
+        if let Some(inode) = self.inode_to_touch(ring, ask, &request.op, &reply, to) {
             let mut turn = Turn::new(self, ring);
             turn.deliver(to, Event::Accessed { volume: ask.volume, inode });
             turn.run_without_syncs();
@@ -136,7 +143,7 @@ impl Node {
             let found = self.read(ring, ask, &request.op, to);
             if attempt == 0
                 && matches!(found, Err(Error::Damaged { .. } | Error::Io { .. }))
-                && self.mend_for(request, ring, to.partition)
+                && self.repair_for(request, ring, to.partition)
             {
                 continue;
             }
@@ -153,9 +160,9 @@ impl Node {
         Err(Error::Stale)
     }
 
-    /// The inode whose time of access has to move after this read. It is looked up under the partition's shared lock: reads
-    /// are frequent, and the exclusive lock is worth taking only if the time is due.
-    fn accessed(&self, ring: &HostedRing, ask: &Ask, op: &Op, reply: &Reply, to: Address) -> Option<InodeId> {
+    /// The inode whose time of access has to move after this read. It is looked up under the partition's shared lock:
+    /// reads are frequent, and the exclusive lock is worth taking only if the time is due.
+    fn inode_to_touch(&self, ring: &HostedRing, ask: &Ask, op: &Op, reply: &Reply, to: Address) -> Option<InodeId> {
         let inode = match (op, reply) {
             (Op::Data { op: DataOp::Read { inode, touch: true, .. } }, Reply::FileData { attr, .. })
             | (Op::Inode { op: InodeOp::Accessed { inode } }, Reply::Node { attr, .. }) => {
@@ -179,7 +186,7 @@ impl Node {
     }
 
     /// Repairs what a request could not read. True if something was repaired, so that the request is worth another try.
-    fn mend_for(&self, request: &Request, ring: &Arc<HostedRing>, partition: PartitionNumber) -> bool {
+    fn repair_for(&self, request: &Request, ring: &Arc<HostedRing>, partition: PartitionNumber) -> bool {
         let (data, index, offset, length) = match &request.op {
             Op::Data { op: DataOp::ReadShard { data, index, offset, length } } => (data, index, *offset, *length),
             // A write reads its first and its last block to complete them.
@@ -187,17 +194,19 @@ impl Node {
                 (data, index, *offset, bytes.len() as u32)
             }
             _ => {
-                return self.scrubs.may_look_through(ring.ring, partition, || mend_entries(self, ring.ring, partition));
+                return self
+                    .scrubs
+                    .try_repairing_entries(ring.ring, partition, || repair_entries(self, ring.ring, partition));
             }
         };
         let shard = ShardId { volume: request.volume, data: *data, index: *index };
         // The client gets the error of its read, not that of the repair.
-        mend_range(self, ring.ring, shard, offset, length).unwrap_or(false)
+        repair_range(self, ring.ring, shard, offset, length).unwrap_or(false)
     }
 
-    /// Replaces the error of a stopped brick by a passing one while another member can lead the partition: the client asks
-    /// again, and the next leader answers.
-    pub(crate) fn left_to_others(&self, error: Error, ring: RingId, partition: PartitionNumber) -> Error {
+    /// Replaces the error of a stopped brick by a passing one while another member can lead the partition: the client
+    /// asks again, and the next leader answers.
+    pub(crate) fn passing_if_others_lead(&self, error: Error, ring: RingId, partition: PartitionNumber) -> Error {
         let has_stopped = || {
             let leader = self.ring(ring).and_then(|ring| ring.leader(partition).map(|(to, _)| to.brick));
             leader.is_ok_and(|brick| self.bricks.has_stopped(brick))
@@ -209,29 +218,29 @@ impl Node {
             _ => return error,
         };
         let Ok(view) = self.ring(ring).and_then(|ring| ring.view(partition)) else { return error };
-        if !self.goes_on(&view) {
+        if !self.can_go_on(&view) {
             return error;
         }
-        self.look_at_views();
+        self.wake_views();
         Error::Unavailable { what: format!("partition {partition} of ring {ring} gets another leader: {what}") }
     }
 
-    /// Replaces the error of a failed sync by a passing one while every view of the brick has another member that goes on: the
-    /// client asks again, of the members of the next views.
-    pub(crate) fn left_to_next_views(&self, error: Error, volume: VolumeId, brick: BrickId) -> Error {
+    /// Replaces the error of a failed sync by a passing one while every view of the brick has another member that goes
+    /// on: the client asks again, of the members of the next views.
+    pub(crate) fn passing_if_others_go_on(&self, error: Error, volume: VolumeId, brick: BrickId) -> Error {
         let Error::Poisoned { what } = &error else { return error };
         let Ok(ring) = self.volume(volume).and_then(|volume| self.ring(volume.ring)) else { return error };
         let views = ring.views();
         let mut its_views = views.iter().filter(|view| view.has_member(brick)).peekable();
-        if its_views.peek().is_some() && !its_views.any(|view| self.goes_on(view)) {
+        if its_views.peek().is_some() && !its_views.any(|view| self.can_go_on(view)) {
             return error;
         }
-        self.look_at_views();
+        self.wake_views();
         Error::Unavailable { what: format!("brick {} has stopped, and others go on without it: {what}", brick.text()) }
     }
 
     /// True if some member of the view may still serve: one of another server, or a brick here that has not stopped.
-    fn goes_on(&self, view: &View) -> bool {
+    fn can_go_on(&self, view: &View) -> bool {
         view.members.iter().any(|member| !self.bricks.has_stopped(member.brick))
     }
 }

@@ -1,4 +1,5 @@
-//! Locks of raw writes (mode `afr`), in this server's memory, as AFR's are in its bricks' memory. They end with their session.
+//! Locks of raw writes (mode `afr`), in this server's memory, as AFR's are in its bricks' memory. They end with their
+//! session.
 
 use hekate_proto::*;
 use hekate_replica::Address;
@@ -85,8 +86,8 @@ impl RawLocks {
     ///
     /// # Errors
     ///
-    /// The answer is `WouldBlock` if another raw write holds a part of the range, `Invalid` if the shard or the session has
-    /// too many locks.
+    /// The answer is `WouldBlock` if another raw write holds a part of the range, `Invalid` if the shard or the session
+    /// has too many locks.
     pub fn step(&self, at: ReplicaShard, claim: Claim, step: &RawStep) -> Handled {
         match step {
             RawStep::Lock { offset, length } => {

@@ -73,11 +73,19 @@ impl Sessions {
 
     /// Reads the sessions that had not ended when the last server process did. Each gets the full time to connect
     /// again.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
     pub fn load(&self, registry: &Registry) -> Result<()> {
         self.refresh(registry).map(|_| ())
     }
 
     /// Reads which sessions other servers have opened and ended. Returns those that have ended.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
     pub fn refresh(&self, registry: &Registry) -> Result<Vec<SessionId>> {
         // Every session that is known has been recorded. So one that is known before the records are read and is not
         // among them has ended.
@@ -138,6 +146,10 @@ impl Sessions {
     }
 
     /// Like `get`, but also finds a session that another server has opened a moment ago.
+    ///
+    /// # Errors
+    ///
+    /// `SessionEnded` if it has ended; those of the coordinator.
     pub fn find(&self, registry: &Registry, id: SessionId) -> Result<Arc<Session>> {
         if let Ok(session) = self.get(id) {
             return Ok(session);
@@ -146,6 +158,10 @@ impl Sessions {
     }
 
     /// Ends a session for good.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator; the session then stays.
     pub fn end(&self, registry: &Registry, id: SessionId) -> Result<()> {
         registry.end_session(id)?;
         self.all.write().remove(&id);
@@ -165,7 +181,7 @@ impl Sessions {
 
     /// Sessions that expire now. `is_home` says which servers' sessions this server expires: those that were silent for
     /// 60 s, and of its own also those whose process has ended.
-    pub fn over(&self, is_home: impl Fn(ServerId) -> bool) -> Vec<SessionId> {
+    pub fn expired(&self, is_home: impl Fn(ServerId) -> bool) -> Vec<SessionId> {
         let all: Vec<Arc<Session>> = self.all.read().values().cloned().collect();
         let is_over = |session: &&Arc<Session>| {
             let has_ended = self.has_ended(session);
@@ -224,17 +240,17 @@ impl Session {
     }
 
     /// Adds a connection that takes notifications.
-    pub fn listens(&self, listener: Arc<Listener>) {
+    pub fn add_listener(&self, listener: Arc<Listener>) {
         self.listeners.lock().push(listener);
     }
 
     /// Removes it.
-    pub fn is_deaf(&self, listener: &Arc<Listener>) {
+    pub fn remove_listener(&self, listener: &Arc<Listener>) {
         self.listeners.lock().retain(|known| !Arc::ptr_eq(known, listener));
     }
 
     /// Notifies the client that ops which waited have answers.
-    pub fn tell(&self, op_ids: &[OpId]) {
+    pub fn notify(&self, op_ids: &[OpId]) {
         self.listeners.lock().iter().for_each(|listener| listener.tell(op_ids));
     }
 

@@ -1,6 +1,8 @@
-//! Syncs of several bricks in parallel: the asking thread syncs one brick itself, the threads of the others sync the rest.
+//! Syncs of several bricks in parallel: the asking thread syncs one brick itself, the threads of the others sync the
+//! rest.
 //!
-//! A brick's thread serves all requests that arrived during its last sync with the next one (`docs/adr/0003-runtime.md`).
+//! A brick's thread serves all requests that arrived during its last sync with the next one
+//! (`docs/adr/0003-runtime.md`).
 
 use hekate_brick::{Brick, Lsn};
 use hekate_proto::{BrickId, Error, Result, ShardId};
@@ -51,8 +53,8 @@ fn sync(brick: &Brick, need: &Need) -> Result<()> {
     brick.sync(upto)
 }
 
-/// How long a brick's thread waits when it can serve no request yet: a full disk gets room by a checkpoint, which is tried
-/// every 500 ms.
+/// How long a brick's thread waits when it can serve no request yet: a full disk gets room by a checkpoint, which is
+/// tried every 500 ms.
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 /// A thread for each brick.

@@ -81,7 +81,8 @@ impl Tickets {
                 }
                 answer
             }
-            // The answer arrived between the end of the wait and this call, and went with its waiter: the client asks again.
+            // The answer arrived between the end of the wait and this call, and went with its waiter: the client asks
+            // again.
             Some(TicketState::Abandoned) | None => None,
         }
     }

@@ -1,8 +1,9 @@
-//! A turn: an event for a replica, and all that follows from it in this process, carried out by the thread that brought it.
+//! A turn: an event for a replica, and all that follows from it in this process, carried out by the thread that brought
+//! it.
 //!
-//! A message between two replicas of this server is put into the receiver's mailbox, in order, and the same thread then has
-//! the receiver handle it, unless another thread is at that replica already: that one empties the mailbox. Syncs are
-//! collected, and the bricks are synced in parallel when no message is left.
+//! A message between two replicas of this server is put into the receiver's mailbox, in order, and the same thread then
+//! has the receiver handle it, unless another thread is at that replica already: that one empties the mailbox. Syncs
+//! are collected, and the bricks are synced in parallel when no message is left.
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
@@ -70,17 +71,17 @@ impl<'a> Turn<'a> {
     fn visit_all(&mut self) {
         let ring = self.ring.clone();
         while let Some(at) = self.visits.pop_front() {
-            ring.work(at, Node::clock(), |out| self.follow(out));
+            ring.work(at, Node::clock(), |out| self.carry_out(out));
         }
     }
 
     /// Carries out the output of an event that this thread gave to a replica itself, whose lock it still holds.
-    pub fn go_on(&mut self, token: Token, out: Out) {
+    pub fn carry_out_request(&mut self, token: Token, out: Out) {
         self.own.push(token);
-        self.follow(out);
+        self.carry_out(out);
     }
 
-    fn follow(&mut self, out: Out) {
+    fn carry_out(&mut self, out: Out) {
         for envelope in out.sends {
             match self.ring.replica(envelope.to) {
                 Some(_) => self.deliver(envelope.to, Event::Message(envelope)),
@@ -93,14 +94,14 @@ impl<'a> Turn<'a> {
                 false => self.node.tickets.answer(token, answer),
             }
         }
-        self.node.tell_waiters(out.told);
+        self.node.notify_waiters(out.told);
         out.notes.iter().for_each(|note| log::warn!("{note}"));
         if out.wants_room {
-            self.node.wants_checkpoint();
+            self.node.wake_checkpoints();
         }
         if let Some((partition, epoch)) = out.open {
-            self.node.views.is_ready(self.ring.ring, partition, epoch);
-            self.node.look_at_views();
+            self.node.views.set_ready(self.ring.ring, partition, epoch);
+            self.node.wake_views();
         }
         if !out.orphans.is_empty() {
             let ring = self.ring.ring;
@@ -135,8 +136,8 @@ impl<'a> Turn<'a> {
 }
 
 impl Node {
-    /// Brings a request to a replica and waits for its answer, at most 2 s. `None`: the request was cancelled, if it had not
-    /// begun; otherwise it is carried out and its answer is dropped.
+    /// Brings a request to a replica and waits for its answer, at most 2 s. `None`: the request was cancelled, if it
+    /// had not begun; otherwise it is carried out and its answer is dropped.
     pub(crate) fn ask(
         &self,
         ring: &Arc<HostedRing>,

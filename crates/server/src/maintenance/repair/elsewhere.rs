@@ -1,7 +1,7 @@
 //! What servers ask each other about damage, over the control interface: to repair an item, and for a replica's copy of
 //! it.
 
-use super::{DamagedPart, Good, Mended, mend_led};
+use super::{DamagedPart, Good, Repaired, repair_led};
 use crate::control::{ControlRequest, ask_server};
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
@@ -108,7 +108,7 @@ pub fn answer(node: &Node, request: RepairRequest) -> Result<Value> {
     let said = match request {
         RepairRequest::Mend { brick, what } => {
             let damaged = what.damaged()?;
-            crate::control::json(&mend_led(node, &node.ring(damaged.ring())?, brick, &damaged)?)?
+            crate::control::json(&repair_led(node, &node.ring(damaged.ring())?, brick, &damaged)?)?
         }
         RepairRequest::Copy { brick, what } => crate::control::json(&copy(node, brick, &what.damaged()?)?)?,
     };
@@ -134,13 +134,17 @@ fn copy(node: &Node, brick: BrickId, damaged: &DamagedPart) -> Result<Copied> {
 /// # Errors
 ///
 /// `Unavailable` if that server does not answer or cannot repair it.
-pub fn mend_elsewhere(node: &Node, server: ServerId, on: BrickId, damaged: &DamagedPart) -> Result<Mended> {
+pub fn repair_elsewhere(node: &Node, server: ServerId, on: BrickId, damaged: &DamagedPart) -> Result<Repaired> {
     let request = RepairRequest::Mend { brick: on, what: What::of(damaged) };
     ask(node, server, request)
 }
 
 /// The copy of the first replica elsewhere that can read the item: members first, then, for a block, learners. `None`
 /// if there is none.
+///
+/// # Errors
+///
+/// `Protocol` if the ring has no such partition; a replica that cannot be read is logged and passed over.
 pub fn copied_from_others(
     node: &Node,
     ring: &HostedRing,

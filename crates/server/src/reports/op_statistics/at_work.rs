@@ -76,7 +76,10 @@ impl AtWork {
 
     /// The ops in progress as JSON.
     pub fn to_json(&self) -> Value {
-        let row = |(op, session, age): (&str, SessionId, Duration)| json!({ "op": op, "session": session, "milliseconds": age.as_millis() as u64 });
+        let row = |(op, session, age): (&str, SessionId, Duration)| {
+            let milliseconds = age.as_millis() as u64;
+            json!({ "op": op, "session": session, "milliseconds": milliseconds })
+        };
         self.look().into_iter().map(row).collect()
     }
 

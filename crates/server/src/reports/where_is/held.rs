@@ -126,6 +126,10 @@ impl<'a> Holders<'a> {
     }
 
     /// What the leader has of an item.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the leader does not answer or cannot read the item.
     pub fn by_leader(&self, look: Look) -> Result<Option<Vec<u8>>> {
         let leader = self.ring.view(look.partition)?.leader;
         let rows = self.ask(std::slice::from_ref(&look), |brick| brick == leader)?;
@@ -137,6 +141,10 @@ impl<'a> Holders<'a> {
     }
 
     /// What all replicas have of each item, the leader's first.
+    ///
+    /// # Errors
+    ///
+    /// `Protocol` if the ring has no such partition. A replica that does not answer has the reason in its row.
     pub fn by_all(&self, looks: &[Look]) -> Result<Vec<Vec<Held>>> {
         let mut rows = self.ask(looks, |_| true)?;
         let begun = Instant::now();

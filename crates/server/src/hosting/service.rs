@@ -1,0 +1,98 @@
+//! What a connection asks of a server before and beside its batches: to open a volume, to take notifications of locks, to
+//! be another server's link. Who may use a volume is decided here.
+
+use crate::control;
+use crate::hosting::node::Node;
+use hekate_cluster::VolumeInfo;
+use hekate_proto::*;
+use hekate_transport::link::Boot;
+use hekate_transport::{Listener, Peer, Peers, Service};
+use std::sync::Arc;
+
+impl Service for Node {
+    fn open(&self, peer: Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
+        let volume = &self.volume_called(name)?;
+        self.may_use(peer, volume)?;
+        let uid = match peer {
+            Peer::Local { uid } => Some(uid),
+            Peer::Secret => None,
+        };
+        let session = match resume {
+            Some(id) => self.sessions.find(&self.registry, id)?,
+            None => self.sessions.begin(&self.registry, volume.volume, uid)?,
+        };
+        if session.uid != uid {
+            return Err(Error::Denied { what: "the session is another user's".into() });
+        }
+        if session.volume != volume.volume {
+            return Err(Error::Denied { what: "the session is on another volume".into() });
+        }
+        let map = self.map(volume)?;
+        let map = serde_json::to_string(&map).map_err(|e| Error::bug(e.to_string()))?;
+        session.connected();
+        Ok((volume.volume, session.id, map))
+    }
+
+    fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>> {
+        self.batch(session, &requests)
+    }
+
+    fn listening(&self, session: SessionId, listener: Arc<Listener>) {
+        if let Ok(session) = self.sessions.get(session) {
+            session.add_listener(listener);
+        }
+    }
+
+    fn deaf(&self, session: SessionId, listener: &Arc<Listener>) {
+        if let Ok(session) = self.sessions.get(session) {
+            session.remove_listener(listener);
+        }
+    }
+
+    fn disconnected(&self, session: SessionId) {
+        if let Ok(session) = self.sessions.get(session) {
+            session.disconnected();
+        }
+    }
+
+    fn peers(&self, from: ServerId, _: Boot) -> Result<Peers> {
+        let unknown = || Error::Unavailable { what: format!("this server is not ready for server {from}") };
+        self.links.peers().cloned().ok_or_else(unknown)
+    }
+
+    fn control(&self, peer: Peer, request: &str) -> String {
+        control::answer(self, peer, request)
+    }
+}
+
+impl Node {
+    /// A volume that clients may use. The records are read again if it is not known: another server may have made it a
+    /// moment ago.
+    fn volume_called(&self, name: &str) -> Result<Arc<VolumeInfo>> {
+        if let Some(volume) = self.volumes.called(name) {
+            return Ok(volume);
+        }
+        self.read_records()?;
+        self.volumes.called(name).ok_or_else(|| self.no_volume(name))
+    }
+
+    /// Checks that the peer may use the volume: over TCP whoever knows the cluster's secret, on this machine root, the
+    /// server's own user, the owner and the users that the owner has named.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` otherwise.
+    fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {
+        let Peer::Local { uid } = peer else { return Ok(()) };
+        let own = rustix::process::geteuid().as_raw();
+        if uid == 0 || uid == own || uid == volume.owner_uid || volume.allowed_uids.contains(&uid) {
+            return Ok(());
+        }
+        Err(Error::Denied {
+            what: format!(
+                "user {uid} may not use volume {}; its owner is {}, and `hekate volume create --allow-uid` names others",
+                volume.name, volume.owner_uid
+            ),
+        })
+    }
+}
