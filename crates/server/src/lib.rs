@@ -17,7 +17,18 @@
 //! - A replica is given one event at a time, and the thread that gave it the event carries out the replica's output
 //!   before the replica is given the next one.
 //! - A journal is given back only up to what all members of the view have on stable storage.
-//! - No answer is sent under a lease other than the one that it was found under.
+//! - A leader's answer is sent only under the lease that it was found under.
+//!
+//! Threads of a server:
+//!
+//! | thread | how many | what it does |
+//! |---|---|---|
+//! | `hekate-conn` (`transport`) | one for each connection | a client's batches, control requests |
+//! | of links (`transport`) | two for each other server | the reader handles messages (`hosting/peer_inbox.rs`) |
+//! | `hekate-sync` | one for each brick | syncs for other threads (`request/syncer.rs`) |
+//! | `hekate-keep` | nine | housekeeping (`maintenance/housekeeping.rs`) |
+//!
+//! ARCHITECTURE.md has the terms (*Glossary*): ring, partition, replica, view, leader, turn, session, orphan.
 
 mod control;
 mod hosting;

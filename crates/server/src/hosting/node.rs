@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// What a server is started with.
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
     /// Directory of the coordinator's file and of the secret.
@@ -44,7 +45,10 @@ pub struct NodeSettings {
 
 /// A server: the state that its connections, its housekeeping and its links share.
 ///
-/// Each part keeps its fields and its locks to itself; the file that defines the part documents it.
+/// Each part keeps its fields and its locks to itself; the file that defines the part documents it. A thread that holds
+/// several locks takes them in this order: the volumes' lock for changes, the views' state, the links that are up, the
+/// rings, a replica, the orphans, the sessions. The locks of `tickets`, `housekeeping` and of a mailbox are taken last,
+/// and nothing is waited for under them.
 pub struct Node {
     pub(crate) registry: Registry,
     /// Where the coordinator answers; `None` if this server holds it.

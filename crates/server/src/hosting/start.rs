@@ -172,6 +172,7 @@ impl Node {
     ///
     /// Those of `put_ring` and of `bring_into_step`.
     pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
+        assert!(self.rings.get(info.ring).is_err(), "a ring is hosted once: two machines would append to one journal");
         let ring = self.put_ring(info, &BTreeSet::new())?;
         self.send_sessions(&ring);
         bring_into_step(self, std::slice::from_ref(&ring))?;

@@ -3,6 +3,8 @@
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
+use crate::hosting::own_bricks::OwnBricks;
+use crate::hosting::rings::Rings;
 use crate::request::turn::Turn;
 use hekate_brick::Brick;
 use hekate_proto::*;
@@ -35,6 +37,46 @@ impl Journals {
         Ok(Self { retained: bricks.map(retained).collect::<Result<_>>()?, stalled: Mutex::default() })
     }
 
+    fn of<'a>(&'a self, bricks: &'a OwnBricks) -> impl Iterator<Item = (&'a Arc<Brick>, &'a Mutex<Retention>)> {
+        self.retained.iter().filter_map(|(id, retention)| Some((bricks.get(id)?, retention)))
+    }
+
+    /// Marks the end of every journal. What is before a mark may be given back once every member has it on stable
+    /// storage.
+    fn mark_ends(&self, bricks: &OwnBricks) {
+        self.of(bricks).for_each(|(brick, retention)| retention.lock().mark_end(brick));
+    }
+
+    /// Marks the journals that have grown since their last mark. With a mark at its end only, a full journal would wait
+    /// for others that are full as well.
+    fn mark_grown(&self, bricks: &OwnBricks) {
+        self.of(bricks).for_each(|(brick, retention)| retention.lock().look(brick));
+    }
+
+    /// Gives back what every member has on stable storage. True if something that is marked is still kept.
+    fn free(&self, bricks: &OwnBricks, rings: &Rings) -> bool {
+        let mut waiting = false;
+        for (brick, retention) in self.of(bricks) {
+            let mut retention = retention.lock();
+            if let Some(upto) = retention.advance(stable(rings, brick.id())) {
+                brick.retain_from(upto);
+            }
+            waiting |= retention.is_waiting();
+        }
+        waiting
+    }
+
+    /// The replicas that some journal is kept for, by ring.
+    fn behind(&self, bricks: &OwnBricks, rings: &Rings) -> HashMap<RingId, BTreeSet<Address>> {
+        let mut behind: HashMap<RingId, BTreeSet<Address>> = HashMap::new();
+        for (brick, retention) in self.of(bricks) {
+            for (ring, partition) in retention.lock().behind(stable(rings, brick.id())) {
+                behind.entry(ring).or_default().insert(Address { partition, brick: brick.id() });
+            }
+        }
+        behind
+    }
+
     fn log_stalled(&self, now: &BTreeMap<BrickId, String>) {
         let mut known = self.stalled.lock();
         for (brick, why) in now.iter().filter(|(brick, _)| !known.contains(brick)) {
@@ -50,6 +92,14 @@ impl Journals {
     }
 }
 
+/// The last record that all members of a brick's replica are known to have on stable storage.
+fn stable(rings: &Rings, brick: BrickId) -> impl Fn(RingId, PartitionNumber) -> Option<Sequence> {
+    move |ring, partition| {
+        let ring = rings.get(ring).ok()?;
+        Some(ring.replica(Address { partition, brick })?.partition.read().stable())
+    }
+}
+
 impl Node {
     /// A checkpoint if some brick needs one, for a thread that appends while no housekeeping runs.
     ///
@@ -61,7 +111,7 @@ impl Node {
     }
 
     /// A checkpoint of every brick. A stopped brick does not keep the others from it. A brick that is stalled for want
-    /// of room is no error: [`OwnBricks::stalled`](crate::hosting::own_bricks::OwnBricks::stalled) has it, and
+    /// of room is no error: [`OwnBricks::stalled`] has it, and
     /// housekeeping tries again.
     ///
     /// # Errors
@@ -96,7 +146,7 @@ impl Node {
     fn checkpoint_those(&self, is_due: impl Fn(&Brick) -> bool, pause: &mut dyn FnMut() -> bool) -> Result<()> {
         let due = self.bricks.values().filter(|brick| is_due(brick));
         let begun: Vec<_> = due.map(|brick| brick.begin_checkpoint()).collect();
-        self.retained().for_each(|(brick, retention)| retention.lock().mark_end(brick));
+        self.journals.mark_ends(&self.bricks);
         self.stabilize();
         let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
         let waiting_since = Instant::now();
@@ -112,9 +162,7 @@ impl Node {
     /// Between checkpoints: marks the journals that have grown, and gives back what every member has on stable storage
     /// by now.
     pub(crate) fn look_after_journals(&self) {
-        for (brick, retention) in self.retained() {
-            retention.lock().look(brick);
-        }
+        self.journals.mark_grown(&self.bricks);
         if self.free_journals() {
             self.stabilize();
             self.free_journals();
@@ -128,40 +176,13 @@ impl Node {
         self.rings.all().iter().for_each(|ring| self.tell_all(ring, || Event::Room));
     }
 
-    fn retained(&self) -> impl Iterator<Item = (&Arc<Brick>, &Mutex<Retention>)> {
-        self.journals.retained.iter().filter_map(|(id, retention)| Some((self.bricks.get(id)?, retention)))
-    }
-
-    /// The last record that all members of a brick's replica are known to have on stable storage.
-    fn stable(&self, brick: BrickId) -> impl Fn(RingId, PartitionNumber) -> Option<Sequence> {
-        move |ring, partition| {
-            let ring = self.ring(ring).ok()?;
-            Some(ring.replica(Address { partition, brick })?.partition.read().stable())
-        }
-    }
-
-    /// Gives back what may be given back. True if something that is marked is still kept.
     fn free_journals(&self) -> bool {
-        let mut waiting = false;
-        for (brick, retention) in self.retained() {
-            let mut retention = retention.lock();
-            if let Some(upto) = retention.advance(self.stable(brick.id())) {
-                brick.retain_from(upto);
-            }
-            waiting |= retention.is_waiting();
-        }
-        waiting
+        self.journals.free(&self.bricks, &self.rings)
     }
 
     /// Asks the members to put what is marked on stable storage. Other servers answer later.
     fn stabilize(&self) {
-        let mut behind: HashMap<RingId, BTreeSet<Address>> = HashMap::new();
-        for (brick, retention) in self.retained() {
-            for (ring, partition) in retention.lock().behind(self.stable(brick.id())) {
-                behind.entry(ring).or_default().insert(Address { partition, brick: brick.id() });
-            }
-        }
-        for (ring, addresses) in behind {
+        for (ring, addresses) in self.journals.behind(&self.bricks, &self.rings) {
             let Ok(ring) = self.ring(ring) else { continue };
             self.deliver_stabilize(&ring, addresses);
         }

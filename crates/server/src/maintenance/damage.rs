@@ -5,6 +5,7 @@
 //! memory: after a restart of the server the next read or scrub finds the damage again.
 
 use crate::hosting::node::Node;
+use crate::hosting::own_bricks::OwnBricks;
 use crate::maintenance::repair::{Repaired, outcome_text};
 use crate::maintenance::scrub::{describe, volume_of};
 use hekate_brick::{Brick, Finding};
@@ -19,11 +20,13 @@ use std::ops::Bound::{Excluded, Unbounded};
 const KEPT_MAX: usize = 10_000;
 /// Items that are read again in one round: at most 64 blocks of 4 KiB every 100 ms.
 const LOOKED_AT_ONCE: usize = 64;
+/// Items that `hekate status` lists.
 const NAMED_MAX: usize = 100;
 
 /// The brick, and the description of what is damaged on it.
 type DamagedItem = (BrickId, String);
 
+/// The damaged items of this server's bricks.
 #[derive(Default)]
 pub struct Damages {
     known: Mutex<BTreeMap<DamagedItem, Finding>>,
@@ -60,33 +63,70 @@ impl Damages {
         *looked_at = chosen.last().map(|(place, _)| place.clone());
         chosen
     }
-}
 
-/// Records the outcome of repairing what a read, a write or a scrub found damaged on a brick of this server.
-pub fn note(node: &Node, brick: &Brick, finding: &Finding, outcome: &Result<Repaired>) {
-    let place = (brick.id(), describe(finding));
-    let name = node.bricks.name(brick.id());
-    match outcome {
-        Ok(done @ (Repaired::Yes | Repaired::NotNeeded)) => {
-            node.damages.known.lock().remove(&place);
-            log::warn!("{} on brick {name}: {}", place.1, outcome_text(*done));
-        }
-        // A brick that stops is logged as stopped, and is replaced as a whole.
-        Ok(Repaired::KeyLost) => {}
-        _ if brick.stopped().is_some() => {}
-        Ok(Repaired::No) | Err(_) => {
-            let volume = volume_name(node, finding);
-            let what = place.1.clone();
-            if node.damages.add(place, finding) {
-                let why = outcome.as_ref().err().map_or(outcome_text(Repaired::No).to_string(), |error| {
-                    format!("damaged, and it cannot be repaired now: {error}")
-                });
-                log::error!(
-                    "volume {volume}: {what} on brick {name}: {why}; programs that read it get EIO. Restore the file \
-                     from a backup, or remove it"
-                );
+    /// Records the outcome of repairing what a read, a write or a scrub found damaged on a brick of this server.
+    pub fn note(&self, at: &DamagedAt<'_>, finding: &Finding, outcome: &Result<Repaired>) {
+        let item = (at.brick.id(), describe(finding));
+        let name = &at.name;
+        match outcome {
+            Ok(done @ (Repaired::Yes | Repaired::NotNeeded)) => {
+                self.known.lock().remove(&item);
+                log::warn!("{} on brick {name}: {}", item.1, outcome_text(*done));
+            }
+            // A brick that stops is logged as stopped, and is replaced as a whole.
+            Ok(Repaired::KeyLost) => {}
+            _ if at.brick.stopped().is_some() => {}
+            Ok(Repaired::No) | Err(_) => {
+                let (volume, what) = (&at.volume, item.1.clone());
+                if self.add(item, finding) {
+                    let why = outcome.as_ref().err().map_or(outcome_text(Repaired::No).to_string(), |error| {
+                        format!("damaged, and it cannot be repaired now: {error}")
+                    });
+                    log::error!(
+                        "volume {volume}: {what} on brick {name}: {why}; programs that read it get EIO. Restore the file \
+                         from a backup, or remove it"
+                    );
+                }
             }
         }
+    }
+
+    /// Reads some of the damaged items again, and logs bricks that have stopped.
+    pub fn round(&self, bricks: &OwnBricks) {
+        bricks.values().for_each(|brick| self.log_stopped(bricks, brick));
+        for (place, finding) in self.next() {
+            let brick = bricks.get(&place.0).filter(|brick| brick.stopped().is_none());
+            // A stopped brick is not read: it is replaced as a whole.
+            let Some(brick) = brick else {
+                self.known.lock().remove(&place);
+                continue;
+            };
+            if is_right(brick, &finding) && self.known.lock().remove(&place).is_some() {
+                let name = bricks.name(place.0);
+                log::info!("{} on brick {name}: was damaged; it has been overwritten or removed", place.1);
+            }
+        }
+    }
+
+    /// Logs a stopped brick, once.
+    fn log_stopped(&self, bricks: &OwnBricks, brick: &Brick) {
+        let Some(why) = brick.stopped() else { return };
+        if self.stopped.lock().insert(brick.id()) {
+            log::error!("{}", stopped_line(&bricks.name(brick.id()), bricks.directory(brick.id()), &why));
+        }
+    }
+}
+
+/// Where damage was found, with the names for the log.
+pub struct DamagedAt<'a> {
+    brick: &'a Brick,
+    name: String,
+    volume: String,
+}
+
+impl<'a> DamagedAt<'a> {
+    pub fn new(node: &Node, brick: &'a Brick, finding: &Finding) -> Self {
+        Self { brick, name: node.bricks.name(brick.id()), volume: volume_name(node, finding) }
     }
 }
 
@@ -95,6 +135,7 @@ fn volume_name(node: &Node, finding: &Finding) -> String {
     node.volumes.name(volume).unwrap_or_else(|| format!("number {}", volume.0))
 }
 
+/// The damaged items for `hekate status`.
 pub fn rows(node: &Node) -> Vec<Value> {
     let known: Vec<_> = node.damages.known.lock().iter().take(NAMED_MAX).map(|(p, f)| (p.clone(), f.clone())).collect();
     let row = |((brick, what), finding): (DamagedItem, Finding)| {
@@ -106,23 +147,6 @@ pub fn rows(node: &Node) -> Vec<Value> {
     known.into_iter().map(row).collect()
 }
 
-/// Reads some of the damaged items again, and logs bricks that have stopped.
-pub fn round(node: &Node) {
-    node.bricks.values().for_each(|brick| log_stopped(node, brick));
-    for (place, finding) in node.damages.next() {
-        let brick = node.bricks.get(&place.0).filter(|brick| brick.stopped().is_none());
-        // A stopped brick is not read: it is replaced as a whole.
-        let Some(brick) = brick else {
-            node.damages.known.lock().remove(&place);
-            continue;
-        };
-        if is_right(brick, &finding) && node.damages.known.lock().remove(&place).is_some() {
-            let name = node.bricks.name(place.0);
-            log::info!("{} on brick {name}: was damaged; it has been overwritten or removed", place.1);
-        }
-    }
-}
-
 fn is_right(brick: &Brick, finding: &Finding) -> bool {
     match finding {
         Finding::Block { ring, shard, block } => match brick.shard(*ring, *shard) {
@@ -132,14 +156,6 @@ fn is_right(brick: &Brick, finding: &Finding) -> bool {
         },
         Finding::Entry { key } => brick.get(key).is_ok(),
         Finding::Stray { .. } => true,
-    }
-}
-
-/// Logs a stopped brick, once.
-fn log_stopped(node: &Node, brick: &Brick) {
-    let Some(why) = brick.stopped() else { return };
-    if node.damages.stopped.lock().insert(brick.id()) {
-        log::error!("{}", stopped_line(&node.bricks.name(brick.id()), node.bricks.directory(brick.id()), &why));
     }
 }
 

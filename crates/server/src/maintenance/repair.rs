@@ -10,7 +10,7 @@ pub use elsewhere::{RepairRequest, answer};
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
-use crate::maintenance::damage;
+use crate::maintenance::damage::DamagedAt;
 use crate::request::turn::Turn;
 use elsewhere::{Copied, copied_from_others, repair_elsewhere};
 use hekate_brick::{Brick, Finding, LogPosition, block_checksum};
@@ -113,7 +113,7 @@ impl DamagedPart {
 pub fn repair(node: &Node, brick: &Brick, finding: &Finding) -> Result<Repaired> {
     let outcome = repair_finding(node, brick, finding);
     if !matches!(finding, Finding::Stray { .. }) {
-        damage::note(node, brick, finding, &outcome);
+        node.damages.note(&DamagedAt::new(node, brick, finding), finding, &outcome);
     }
     outcome
 }

@@ -3,7 +3,7 @@
 
 use crate::control::prove_here;
 use crate::hosting::node::Node;
-use crate::maintenance::damage;
+use crate::hosting::rings::Rings;
 use crate::maintenance::repair::{Repaired, repair};
 use hekate_brick::{Brick, Finding, ScrubCursor, data_file_path};
 use hekate_proto::*;
@@ -103,6 +103,24 @@ impl Scrubs {
             in_vain.insert(at, Instant::now());
         }
         is_repaired
+    }
+
+    /// The running pass, or a new one if it was asked for or is due; `started` is when the server started.
+    fn begin(&self, started: Instant, brick: BrickId) -> Option<Pass> {
+        let mut all = self.bricks.lock();
+        let passes = all.entry(brick).or_default();
+        if let Some(running) = &passes.running {
+            return Some(running.clone());
+        }
+        let is_due = match passes.whole {
+            Some(ended) => ended.elapsed() > NEXT_PASS_AFTER,
+            None => started.elapsed() > FIRST_PASS_AFTER,
+        };
+        if let Some(volume) = passes.asked.take().or(is_due.then_some(None)) {
+            passes.running = Some(Pass::new(volume));
+            passes.error = None;
+        }
+        passes.running.clone()
     }
 
     /// Counts an item that was repaired on this brick.
@@ -217,7 +235,7 @@ pub fn round(node: &Node) -> Result<()> {
     let ops = node.counters.sum();
     let is_busy = node.scrubs.ops.swap(ops, Ordering::Relaxed) != ops;
     let bytes = if is_busy { BUSY_BYTES } else { ROUND_BYTES };
-    damage::round(node);
+    node.damages.round(&node.bricks);
     for brick in node.bricks.values() {
         note_index_blocks(node, brick);
         if brick.stopped().is_none() {
@@ -239,7 +257,7 @@ fn note_index_blocks(node: &Node, brick: &Brick) {
 }
 
 fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
-    let Some(mut pass) = begin(node, brick.id()) else { return Ok(()) };
+    let Some(mut pass) = node.scrubs.begin(node.started, brick.id()) else { return Ok(()) };
     let until = pass.bytes + bytes;
     let outcome = (|| {
         if !pass.is_home {
@@ -267,7 +285,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
         }
         Ok(())
     })();
-    pass.done = pass.cursor.key().map_or(1.0, |key| share_before(node, brick.id(), key));
+    pass.done = pass.cursor.key().map_or(1.0, |key| share_before(&node.rings, brick.id(), key));
     let mut all = node.scrubs.bricks.lock();
     let passes = all.entry(brick.id()).or_default();
     passes.running = None;
@@ -285,10 +303,10 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
 
 /// The share of a brick's entries before a key, from 0 to 1. Entries are in the order of their positions on the ring,
 /// and the brick's replicas are taken to be of the same size.
-fn share_before(node: &Node, brick: BrickId, key: &Key) -> f64 {
+fn share_before(rings: &Rings, brick: BrickId, key: &Key) -> f64 {
     let Some(place) = key.prefix() else { return 0.0 };
     let (mut all, mut behind) = (0.0, 0.0);
-    for ring in node.rings.all() {
+    for ring in rings.all() {
         let own = ring.replicas().map(|(address, _)| *address).filter(|address| address.brick == brick);
         for address in own {
             let (from, to) = Key::object_range(ring.ring, address.partition, ring.count());
@@ -304,22 +322,4 @@ fn share_before(node: &Node, brick: BrickId, key: &Key) -> f64 {
         }
     }
     if all == 0.0 { 1.0 } else { behind / all }
-}
-
-/// The running pass, or a new one if it was asked for or is due.
-fn begin(node: &Node, brick: BrickId) -> Option<Pass> {
-    let mut all = node.scrubs.bricks.lock();
-    let passes = all.entry(brick).or_default();
-    if let Some(running) = &passes.running {
-        return Some(running.clone());
-    }
-    let is_due = match passes.whole {
-        Some(ended) => ended.elapsed() > NEXT_PASS_AFTER,
-        None => node.started.elapsed() > FIRST_PASS_AFTER,
-    };
-    if let Some(volume) = passes.asked.take().or(is_due.then_some(None)) {
-        passes.running = Some(Pass::new(volume));
-        passes.error = None;
-    }
-    passes.running.clone()
 }

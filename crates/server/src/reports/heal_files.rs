@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+/// Files that one answer lists.
 const FILES_MAX: usize = 10_000;
 
 /// Age after which the beginning of a healing is forgotten, and its rate is measured anew.

@@ -19,6 +19,7 @@ const KEPT_MAX: usize = 4096;
 const TOGETHER: Duration = Duration::from_secs(300);
 /// Files of one heartbeat that are noted; the client's library names no more.
 const NOTED_AT_ONCE: usize = 1024;
+/// Files that `hekate status` lists.
 const NAMED_MAX: usize = 16;
 
 type File = (VolumeId, InodeId);

@@ -87,3 +87,43 @@ impl Tickets {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hekate_proto::Error;
+
+    const SHORT: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn an_answer_reaches_its_thread_whether_it_comes_early_or_late() {
+        let tickets = Arc::new(Tickets::default());
+        let (early, late) = (tickets.token(), tickets.token());
+        tickets.answer(early, Ok(Reply::Done));
+        assert_eq!(tickets.wait(early, SHORT), Some(Ok(Reply::Done)));
+        let waiting = tickets.clone();
+        let waiter = std::thread::spawn(move || waiting.wait(late, Duration::from_secs(60)));
+        tickets.answer(late, Err(Error::Stale));
+        assert_eq!(waiter.join().unwrap(), Some(Err(Error::Stale)));
+        assert!(tickets.open.lock().is_empty());
+    }
+
+    #[test]
+    fn the_answer_to_an_abandoned_request_is_dropped() {
+        let tickets = Tickets::default();
+        let token = tickets.token();
+        assert_eq!(tickets.wait(token, SHORT), None);
+        assert_eq!(tickets.abandon(token), None);
+        tickets.answer(token, Ok(Reply::Done));
+        assert!(tickets.open.lock().is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "only the thread that drew a token waits for its answer, and once")]
+    fn a_token_has_one_waiter() {
+        let tickets = Tickets::default();
+        let token = tickets.token();
+        assert_eq!(tickets.wait(token, SHORT), None);
+        tickets.wait(token, SHORT);
+    }
+}

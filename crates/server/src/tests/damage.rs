@@ -83,7 +83,7 @@ fn damage_that_a_read_meets_counts_until_it_is_written_anew() {
         assert!(matches!(read(&served, shard), Err(Error::Damaged { .. })), "never zeros, never a guess");
         assert_eq!(served.node.damages.count(), 1, "each block once, however often it is read");
     }
-    crate::maintenance::damage::round(&served.node);
+    served.node.damages.round(&served.node.bricks);
     let report = crate::control::own_report(&served.node).unwrap();
     assert_eq!(report["damaged"], 1);
     let item = &report["damage"][0];
@@ -93,7 +93,7 @@ fn damage_that_a_read_meets_counts_until_it_is_written_anew() {
     let again = served.node.ring(ring).unwrap();
     let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes, follow: None, fast: false };
     execute(&served, &again, shard.position().partition(again.count()), Op::Data { op: write });
-    crate::maintenance::damage::round(&served.node);
+    served.node.damages.round(&served.node.bricks);
     assert_eq!(served.node.damages.count(), 0, "written anew");
     assert!(read(&served, shard).is_ok());
 }
