@@ -9,6 +9,7 @@
 //! | `bricks` | makes, adds, replaces and removes bricks | `hekate brick` that refuses, or forgets a brick |
 //! | `rings` | the rings that this server has replicas of | |
 //! | `hosted_ring` | the replicas of a ring that are here, and their mailboxes | a request that reaches no leader |
+//! | `lease` | until when leaders here may answer | a stale answer after a pause of the machine |
 //! | `views` | renews the lease, forms views, records that they have begun | two leaders; no leader after a failure |
 //! | `volumes` | makes, maps and deletes volumes | a volume without a root; space that does not come back |
 //! | `peer_inbox` | messages of replicas to and from other servers | replicas on two servers that stop replicating |
@@ -19,6 +20,7 @@
 pub(crate) mod bricks;
 pub(crate) mod coordinator_host;
 pub(crate) mod hosted_ring;
+pub(crate) mod lease;
 pub(crate) mod node;
 pub(crate) mod own_bricks;
 pub(crate) mod peer_inbox;

@@ -1,6 +1,7 @@
 //! A server process: its parts, and how it starts and stops.
 
 use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::lease::Lease;
 use crate::hosting::own_bricks::{self, Opened, OwnBricks};
 use crate::hosting::peer_inbox::Links;
 use crate::hosting::rings::Rings;
@@ -63,6 +64,7 @@ pub struct Node {
     pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
     pub(crate) rings: Rings,
     pub(crate) volumes: Volumes,
+    pub(crate) lease: Lease,
     pub(crate) views: Views,
     pub(crate) links: Links,
     pub(crate) sessions: Sessions,
@@ -119,6 +121,7 @@ impl Node {
             recoveries,
             rings: Rings::default(),
             volumes: Volumes::default(),
+            lease: Lease::default(),
             views: Views::default(),
             links: Links::default(),
             orphans: Orphans::default(),

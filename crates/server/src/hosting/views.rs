@@ -1,15 +1,12 @@
-//! This server's lease, and the views of the partitions that it holds. One thread renews the lease with the
-//! coordinator, reads the views, forms the next view of a partition where one is due and it is this server's turn, and
-//! records that a view has begun when its leader here is ready. `hekate_cluster::views` decides; `docs/fast-lane.md`
-//! has the rules.
-//!
-//! A lease counts from a moment before the coordinator was told, on a clock that runs while the machine sleeps
-//! (CLOCK_BOOTTIME), and only once the views that were read after that moment hold here (rule 14b).
+//! The views of the partitions that this server holds. One thread renews the lease with the coordinator, reads the
+//! views, forms the next view of a partition where one is due and it is this server's turn, and records that a view has
+//! begun when its leader here is ready. `hekate_cluster::views` decides; `docs/fast-lane.md` has the rules.
 
 use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::lease::boot_clock;
 use crate::hosting::node::Node;
 use crate::request::turn::Turn;
-use hekate_cluster::views::{BrickSeen, Due, Outlook, Seen, outlook, serves_for, waits_for};
+use hekate_cluster::views::{BrickSeen, Due, Outlook, Seen, outlook, waits_for};
 use hekate_cluster::{AliveInfo, LEASE, RingInfo};
 use hekate_proto::map::View;
 use hekate_proto::*;
@@ -31,11 +28,9 @@ const TURN: Duration = Duration::from_secs(1);
 /// Time after its start in which a server forms no view without servers that do not live: they may be starting as well.
 const START_GRACE: Duration = Duration::from_secs(5);
 
-/// The lease of this server, and what it has seen of the partitions that it holds.
+/// What this server has seen of the partitions that it holds.
 #[derive(Default)]
 pub struct Views {
-    /// End of the lease in ns of CLOCK_BOOTTIME; 0: none, or the server has left.
-    lease_until: AtomicU64,
     /// Until this moment, in ns of CLOCK_BOOTTIME, the thread looks every 50 ms.
     busy_until: AtomicU64,
     state: Mutex<State>,
@@ -56,6 +51,7 @@ struct State {
     silent: BTreeMap<(At, BrickId), Instant>,
     /// When each view that has not begun was first seen.
     formed: BTreeMap<(At, Epoch), Instant>,
+    /// The server has left.
     ended: bool,
 }
 
@@ -66,47 +62,10 @@ impl Default for State {
     }
 }
 
-/// CLOCK_BOOTTIME, in ns.
-fn clock() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 impl Views {
-    /// The end of the lease, in ns of CLOCK_BOOTTIME. An answer that is found under this lease is checked against it
-    /// once more before it is sent, with [`Self::holds`].
-    ///
-    /// # Errors
-    ///
-    /// `Unavailable` if the lease has expired.
-    pub fn check(&self) -> Result<u64> {
-        let until = self.lease_until.load(Ordering::Acquire);
-        self.holds(until).map(|()| until)
-    }
-
-    /// Checks that the lease which ends at `until` has not expired. A later lease does not count: a thread that slept
-    /// in between may have read what was true before.
-    ///
-    /// # Errors
-    ///
-    /// `Unavailable` if the lease has expired, or the server has left.
-    pub fn holds(&self, until: u64) -> Result<()> {
-        let none = || Error::Unavailable { what: "this server cannot reach the coordinator, and has no lease".into() };
-        let has_left = self.lease_until.load(Ordering::Acquire) == 0;
-        if !has_left && clock() < until { Ok(()) } else { Err(none()) }
-    }
-
-    /// Renews the lease. It counts from `from`, a moment before the coordinator was told that the server lives, in ns
-    /// of CLOCK_BOOTTIME.
-    fn extend(&self, state: &State, from: u64) {
-        assert!(!state.ended, "a server that has left renews no lease");
-        assert!(from <= clock(), "a lease counts from before the coordinator was told, never from a later moment");
-        self.lease_until.fetch_max(from + serves_for(LEASE).as_nanos() as u64, Ordering::Release);
-    }
-
     /// The link to a server has ended: its lease may expire soon, so the thread looks more often for two leases.
     pub fn expect_changes(&self) {
-        self.busy_until.fetch_max(clock() + 2 * LEASE.as_nanos() as u64, Ordering::Relaxed);
+        self.busy_until.fetch_max(boot_clock() + 2 * LEASE.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// The leader here of that view is ready, so the view may begin.
@@ -122,7 +81,7 @@ impl Node {
         // A member that stays away is no longer looked for every 50 ms.
         let is_silent = state.silent.values().any(|since| since.elapsed() < 2 * SILENCE_MAX);
         let is_busy = !self.views.ready.lock().is_empty() || !state.due.is_empty() || is_silent;
-        if is_busy || clock() < self.views.busy_until.load(Ordering::Relaxed) { BUSY_PAUSE } else { PAUSE }
+        if is_busy || boot_clock() < self.views.busy_until.load(Ordering::Relaxed) { BUSY_PAUSE } else { PAUSE }
     }
 
     /// Renews the lease, takes over the views, and forms and begins the views that are due.
@@ -136,13 +95,13 @@ impl Node {
         if state.ended {
             return Ok(());
         }
-        let from = clock();
+        let from = boot_clock();
         let stopped = self.bricks.values().filter(|brick| brick.stopped().is_some());
         let stopped: Vec<BrickId> = stopped.map(|brick| brick.id()).chain(self.absent.iter().copied()).collect();
         self.registry.keep_alive(&stopped)?;
         let mut rings = self.registry.rings()?;
         self.take_views(&rings);
-        self.views.extend(&state, from);
+        self.lease.renew(from);
         let seen = self.look_around()?;
         for info in &mut rings {
             let Ok(ring) = self.ring(info.ring) else { continue };
@@ -158,7 +117,7 @@ impl Node {
         if std::mem::replace(&mut state.ended, true) {
             return;
         }
-        self.views.lease_until.store(0, Ordering::Release);
+        self.lease.give_up();
         drop(state);
         // If the coordinator does not answer, the others wait until the lease expires.
         if let Err(error) = self.registry.leave() {
@@ -274,7 +233,7 @@ impl Node {
         state.silent.retain(|(known, brick), _| *known != at || away.contains(brick));
         for brick in away {
             let since = state.silent.entry((at, brick)).or_insert_with(Instant::now);
-            if since.elapsed() >= SILENCE_MAX && self.views.check().is_ok() {
+            if since.elapsed() >= SILENCE_MAX && self.lease.check().is_ok() {
                 seen.lost.insert((address.partition, brick));
             }
         }
@@ -414,32 +373,4 @@ fn formed_line(ring: &HostedRing, number: PartitionNumber, view: &View) -> Strin
         if view.learners.is_empty() { String::new() } else { format!("; learning: {}", names(&view.learners)) };
     let (id, epoch, leader) = (ring.ring, view.epoch, ring.name(view.leader));
     format!("partition {number} of ring {id}, view {epoch}: {leader} leads {}{learners}", names(&view.members))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_found_before_a_sleep_is_not_answered_under_the_next_lease() {
-        let views = Views::default();
-        assert!(views.check().is_err(), "it has said nothing yet");
-        views.extend(&views.state.lock(), clock());
-        let found_under = views.check().unwrap();
-        views.holds(found_under).unwrap();
-        // The first lease has expired, and the server has renewed it before the answer is sent.
-        let over = clock();
-        views.extend(&views.state.lock(), clock());
-        views.check().unwrap();
-        assert!(matches!(views.holds(over), Err(Error::Unavailable { .. })));
-    }
-
-    #[test]
-    fn who_has_left_answers_nothing_that_it_found_before() {
-        let views = Views::default();
-        views.extend(&views.state.lock(), clock());
-        let found_under = views.check().unwrap();
-        views.lease_until.store(0, Ordering::Release);
-        assert!(matches!(views.holds(found_under), Err(Error::Unavailable { .. })));
-    }
 }

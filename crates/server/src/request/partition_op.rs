@@ -41,9 +41,9 @@ impl Node {
         target: LeaderTarget,
         durability: &mut Durability,
     ) -> Result<Reply> {
-        let until = self.views.check()?;
+        let until = self.lease.check()?;
         let reply = self.leased_op(session, request, target, durability);
-        self.views.holds(until)?;
+        self.lease.holds(until)?;
         reply.map_err(|error| self.passing_if_others_lead(error, target.ring, target.partition))
     }
 
