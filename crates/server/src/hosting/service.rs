@@ -1,5 +1,5 @@
-//! What a connection asks of a server before and beside its batches: to open a volume, to take notifications of locks, to
-//! be another server's link. Who may use a volume is decided here.
+//! What a connection asks of a server beside its batches: to open a volume, to take notifications of locks, to be
+//! another server's link. Who may use a volume is decided here.
 
 use crate::control;
 use crate::hosting::node::Node;
@@ -90,7 +90,8 @@ impl Node {
         }
         Err(Error::Denied {
             what: format!(
-                "user {uid} may not use volume {}; its owner is {}, and `hekate volume create --allow-uid` names others",
+                "user {uid} may not use volume {}; its owner is {}, and `hekate volume create --allow-uid` \
+                 names others",
                 volume.name, volume.owner_uid
             ),
         })

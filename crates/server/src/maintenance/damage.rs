@@ -83,8 +83,8 @@ impl Damages {
                         format!("damaged, and it cannot be repaired now: {error}")
                     });
                     log::error!(
-                        "volume {volume}: {what} on brick {name}: {why}; programs that read it get EIO. Restore the file \
-                         from a backup, or remove it"
+                        "volume {volume}: {what} on brick {name}: {why}; programs that read it get EIO. Restore the \
+                         file from a backup, or remove it"
                     );
                 }
             }

@@ -96,7 +96,8 @@ pub fn note(node: &Node, session: &Session, mapped: &[InodeId]) {
         log::warn!(
             "volume {}: inode {} (find MOUNT -inum {}) is mapped and stored to by two mounts, {} and {}; \
              mappings of two mounts are not coherent, and stores of one may overwrite those of the other without an \
-             error. Use the file from one mount, or without mmap (SQLite: PRAGMA journal_mode=DELETE); see docs/limits.md",
+             error. Use the file from one mount, or without mmap (SQLite: PRAGMA journal_mode=DELETE); see \
+             docs/limits.md",
             volume.name,
             inode.number(),
             inode.number(),
