@@ -39,7 +39,7 @@ pub struct Problem {
     pub file: String,
     /// Bytes from the beginning of the file, if known: redb does not report where an entry is.
     pub offset: Option<u64>,
-    /// What is wrong.
+    /// The violation, in words for people.
     pub what: String,
 }
 

@@ -32,7 +32,7 @@ pub struct TornTail {
     pub path: String,
     /// Bytes from the beginning of that file.
     pub offset: u64,
-    /// Which check failed.
+    /// The check that failed, in words for people.
     pub why: &'static str,
     /// Headers of records from there on, none of which was ever synced: all are dropped.
     pub records_behind: u64,
