@@ -151,7 +151,7 @@ mod tests {
             ("time_s,rate\n0,1\n", "iops or mb_per_s"),
             ("time_s,iops\n0,1\n10,NaN\n", "line 3: iops is \"NaN\""),
             ("time_s,iops\n0,-4\n", "line 2"),
-            ("time_s,iops\n0,12k\n", "without units"),
+            ("time_s,iops\n0,12k\n", "without a unit"),
             ("time_s,iops\n0,1e999\n", "line 2"),
             ("time_s,iops\n0,1\n10\n", "line 3 has 1 fields"),
             ("time_s,iops\n10,1\n0,1\n", "go back"),
