@@ -6,6 +6,7 @@ mod retries;
 
 use crate::context::{Context, Out, Token};
 use crate::fast::raw;
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::log::append::{Appended, Draft};
 use crate::log::settle::Then;
@@ -260,6 +261,7 @@ impl Leader {
 
     /// Begins a client's change. Returns true if it has begun or was answered.
     fn begin_op(&mut self, cx: &mut Context, token: Token, ask: &Ask, op: &Op) -> Result<bool> {
+        require(self.serves() && self.all_present(), "R4", || format!("an op begins without {:?}", self.away()))?;
         if let Some(driven) = self.transactions.driven_for(ask) {
             driven.tokens.push(token);
             cx.out.branches.push("a retry joins what it repeats");

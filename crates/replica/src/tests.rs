@@ -409,7 +409,6 @@ impl TestRing {
         ranges.iter().flat_map(|(from, to)| brick.scan(from, to, 1 << 20).unwrap()).collect()
     }
 
-    /// See the module.
     fn check(&self) {
         let mut names: HashMap<InodeId, Vec<(InodeId, NodeKind)>> = HashMap::new();
         let (mut stubs, mut inodes) = (HashMap::new(), HashMap::new());

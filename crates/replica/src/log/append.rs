@@ -116,13 +116,12 @@ impl Leader {
         Ok(Appended::Made(sequence))
     }
 
-    /// R1: records follow each other, in the epoch of a view that this replica leads. R4: no record is made while a
-    /// member is away. L16: shards are open for fast writes only in views that lack no replica.
+    /// R1: records follow each other in the epoch of a view that this replica leads. L16: shards are open only in a view that
+    /// lacks no replica.
     fn check_order(&self, cx: &Context, sequence: Sequence) -> Result<()> {
         let last = cx.around.brick.position(cx.at.ring, cx.at.own.partition).sequence;
         require(cx.at.leads(), "R1", || format!("a record in view {}, which another replica leads", cx.at.view.epoch))?;
         require(last.0 + 1 == sequence.0, "R1", || format!("record {sequence} behind record {last} of the brick"))?;
-        require(self.all_present(), "R4", || format!("record {sequence} while members are away: {:?}", self.away()))?;
         let is_lane_whole =
             self.fast.open_count() == 0 || self.opens_shards(cx.at) || is_planted(Bug::FastWritesInPartialView);
         require(is_lane_whole, "L16", || {

@@ -244,7 +244,7 @@ pub(super) fn rot(lane: &mut Lane, at: Address) {
     file.write_at(&[&[9; 100]], BLOCK_BYTES as u64).unwrap();
 }
 
-/// Of a write that its leader cannot read in part, half would be seen (seed 2521 of the simulator).
+/// Of a write that its leader cannot read in part, half would be seen.
 #[test]
 fn what_is_damaged_on_the_leader_is_made_even_as_a_member_has_it() {
     let mut lane = Lane::new();
@@ -259,7 +259,7 @@ fn what_is_damaged_on_the_leader_is_made_even_as_a_member_has_it() {
     lane.check_even([5, 2, 2, 4]);
 }
 
-/// Also if the leader has the write, and cannot read it any more (narrow late seed 140).
+/// Also if the leader has the write, and cannot read it any more.
 #[test]
 fn a_write_that_only_the_leader_had_is_undone_if_that_cannot_read_it() {
     let mut lane = Lane::new();
@@ -366,7 +366,7 @@ fn a_learner_gets_no_records_before_what_it_lists_is_even() {
     lane.check_even([1, 3, 1, 1]);
 }
 
-/// Though the journal has all records from the first on (seed 5236 of the simulator).
+/// Though the journal has all records from the first on.
 #[test]
 fn who_was_never_a_member_gets_what_was_written_on_the_fast_lane() {
     let mut lane = Lane::new();
@@ -450,7 +450,7 @@ fn what_is_damaged_is_lent_though_who_comes_back_lists_blocks_that_are_gone() {
     }
 }
 
-/// While it was away the shard was dropped, and made anew with fewer blocks (narrow seed 989 of the simulator).
+/// While it was away the shard was dropped, and made anew with fewer blocks.
 #[test]
 fn who_comes_back_may_list_blocks_that_are_gone() {
     let mut lane = Lane::new();
@@ -503,7 +503,7 @@ fn a_shard_is_made_even_with_one_record() {
     }
 }
 
-/// Each answer made two more questions (seed 7487 of the simulator).
+/// Each answer made two more questions.
 #[test]
 fn a_read_asks_once_though_the_closing_of_its_shard_has_to_wait() {
     let mut lane = Lane::new();

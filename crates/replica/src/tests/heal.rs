@@ -243,7 +243,7 @@ fn one_changed_block_moves_as_one_block() {
     assert!(sent <= most, "{sent} bytes for one block; at most {most}");
 }
 
-/// Of a shard that is being healed the learner has the leader's stamp, and not yet its bytes (seed 3093 of the simulator).
+/// Of a shard that is being healed the learner has the leader's stamp, and not yet its bytes.
 #[test]
 fn a_healing_that_begins_anew_trusts_no_stamps_of_the_one_before() {
     let mut ring = open(&storages());
@@ -533,7 +533,7 @@ proptest! {
     }
 }
 
-/// What mends a block was read before: what waits is written over by it (narrow seed 17788 of the simulator).
+/// What mends a block was read before: what waits is written over by it.
 #[test]
 fn what_was_just_looked_at_is_changed_at_once_or_not_at_all() {
     let mut ring = open(&storages());

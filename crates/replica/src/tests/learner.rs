@@ -6,8 +6,8 @@ use super::heal::{allocate, form, heal, healing, outgrow_journals, set_view, wri
 use super::*;
 use hekate_brick::storage::Storage;
 
-/// A learner that is whole may be a member of the next view, and has to find in the others' journals what it lacks (narrow seed 23115 of
-/// the simulator); one that does not keep up must not hold up these journals, or nobody writes any more.
+/// A learner that is whole may be a member of the next view, so the others' journals retain the records that it lacks. A
+/// learner that does not keep up must not retain them, or no journal has room for a write any more.
 #[test]
 fn what_a_whole_learner_lacks_is_kept_as_long_as_it_keeps_up() {
     let mut ring = open(&storages());

@@ -42,7 +42,7 @@ fn the_parent_of_a_directory_that_is_gone_is_set_to_nothing() {
     assert_eq!(commit.changes.len(), 1, "one that is there");
 }
 
-/// The simulator found it (seed 753 of `legs`): a chmod of a directory that an rmdir of another partition had closed showed it removed,
+/// A chmod of a directory that an rmdir of another partition had closed showed it removed,
 /// and then the rmdir was undone.
 #[test]
 fn attributes_of_a_directory_that_may_be_removed_are_set_once_that_is_known() {
@@ -71,7 +71,7 @@ fn attributes_of_a_directory_that_may_be_removed_are_set_once_that_is_known() {
     assert_eq!((attr.mode, attr.nlink), (0o700, 2));
 }
 
-/// The simulator found it (seed 7881 of `legs`): the inode counts a link that is on its way, so it outlives its last name; who looks
+/// The inode counts a link that is on its way, so it outlives its last name; who looks
 /// for the new one meanwhile waits, or a file would come back from nowhere.
 #[test]
 fn a_name_that_is_being_linked_is_waited_for() {

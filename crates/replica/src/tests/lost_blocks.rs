@@ -201,7 +201,7 @@ fn a_lost_block_is_settled_once_all_members_have_all_records() {
     assert_eq!(led.content(), 5);
 }
 
-/// Who had lost it dies before that is settled: in the next view nobody lacks it (seed 2702 of the simulator).
+/// Who had lost it dies before that is settled: in the next view nobody lacks it.
 #[test]
 fn what_a_member_had_lost_the_leader_has_still() {
     let mut led = Led::having_lost(Vec::new());

@@ -7,7 +7,7 @@ fn remove(dir: InodeId, text: &[u8]) -> Op {
     Op::Name { op: NameOp::Rmdir { dir, name: name(text) } }
 }
 
-/// The simulator found it (seed 3205 of `legs`): a mkdir waited for a hold, its retry was told that the name exists, the name was
+/// A mkdir waited for a hold, its retry was told that the name exists, the name was
 /// removed, and then the first one made a directory that nobody had asked for any more.
 #[test]
 fn an_op_that_failed_is_not_done_when_a_copy_comes_late() {

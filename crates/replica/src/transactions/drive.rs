@@ -112,9 +112,6 @@ impl Leader {
         let Some(driven) = self.transactions.driven.get_mut(&intent).filter(|driven| driven.follow <= upto) else {
             return Ok(());
         };
-        require(driven.follow <= self.log.settled(), "R7", || {
-            format!("legs of intent {intent:?} follow record {}, settled is {}", driven.follow, self.log.settled())
-        })?;
         let is_undoable = driven.undo.is_empty() || driven.recorded;
         require(is_undoable, "R6", || format!("legs of intent {intent:?} are to be sent before it is in the log"))?;
         driven.resend_at = ticks + RESEND_TICKS;

@@ -310,7 +310,6 @@ impl Leader {
         require(cx.at.names_this_incarnation(), "F17", || {
             format!("view {} names another incarnation of this brick", view.epoch)
         })?;
-        require(self.all_present(), "R3", || format!("members are away: {:?}", self.away()))?;
         require(cx.at.lost.is_empty(), "R15", || format!("{} lost blocks are not settled", cx.at.lost.len()))?;
         require(!self.transactions.recovers(), "R3", || "an intent is neither undone nor finished".into())?;
         self.numbers.check()
