@@ -6,7 +6,8 @@ use hekate_brick::{Brick, BrickSettings};
 use hekate_client::proto::*;
 use hekate_client::{Context, Endpoint, New, OpenOptions, Volume};
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry, ServerInfo};
-use hekate_server::{Membership, Node, NodeSettings, VolumeRequest};
+use hekate_control::VolumeCreate;
+use hekate_server::{Membership, Node, NodeSettings};
 use hekate_translators::{Distribute, Replicate};
 use hekate_transport::{Server, Servers};
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ impl Pair {
         Membership { server: SECOND, cluster: "pair".into(), coordinator }.write(&pair.state(1)).unwrap();
         pair.start(0);
         pair.start(1);
-        let wanted = VolumeRequest {
+        let wanted = VolumeCreate {
             name: "v".into(),
             pool: "p".into(),
             copies: 1,

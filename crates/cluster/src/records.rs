@@ -1,5 +1,6 @@
 //! The records in the coordinator. `docs/format/coordinator.md` lists their keys and fields.
 
+pub use hekate_proto::map::Domain;
 use hekate_proto::map::{Mode, View, check_views};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -28,17 +29,6 @@ impl ServerInfo {
     pub fn name_of(server: ServerId) -> String {
         format!("server-{server}")
     }
-}
-
-/// Failure domain: the part that can fail without more than one copy of a partition.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Domain {
-    /// A brick.
-    #[default]
-    Disk,
-    /// A server with all its bricks.
-    Server,
 }
 
 /// Record `/bricks/ID`.

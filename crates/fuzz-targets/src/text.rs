@@ -9,9 +9,12 @@ use hekate_cluster::coordinator::{Expect, Write};
 use hekate_cluster::{
     BrickInfo, Coordinator, Domain, PoolInfo, Registry, RingInfo, ServerInfo, SessionInfo, VolumeInfo,
 };
+use hekate_control::peer::{CoordinatorRequest, PeerRequest};
+use hekate_control::{
+    ControlRequest, PoolList, Request, Status, Stop, VolumeCreate, VolumeDelete, VolumeList, VolumeShow,
+};
 use hekate_proto::map::{BrickPlace, Member, ServerAddress, View, VolumeMap};
 use hekate_proto::*;
-use hekate_server::{ControlRequest, CoordinatorRequest, VolumeRequest};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -142,12 +145,15 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
 
 pub fn control_request(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
-        json::<ControlRequest>(text);
+        let is_control = json::<ControlRequest>(text).is_some();
+        let is_peer = json::<PeerRequest>(text).is_some();
+        assert!(!(is_control && is_peer), "a request of people and of servers");
+        assert!(Request::parse(text).is_err() || is_control || is_peer);
     }
 }
 
 pub fn control_request_seeds() -> Vec<Vec<u8>> {
-    let wanted = VolumeRequest {
+    let wanted = VolumeCreate {
         name: "v".into(),
         pool: "p".into(),
         copies: 2,
@@ -159,19 +165,21 @@ pub fn control_request_seeds() -> Vec<Vec<u8>> {
         mode: hekate_proto::map::Mode::Hsr,
         led_by: None,
     };
-    seeds([
-        ControlRequest::Status,
-        ControlRequest::Coordinator {
-            cluster: Some("c".into()),
-            asked: CoordinatorRequest::List { prefix: "/".into() },
-        },
-        ControlRequest::PoolList,
-        ControlRequest::VolumeList,
-        ControlRequest::VolumeShow { name: "v".into() },
-        ControlRequest::VolumeCreate(wanted),
-        ControlRequest::VolumeDelete { name: "v".into() },
-        ControlRequest::Stop,
-    ])
+    let of_servers = seeds([PeerRequest::Coordinator {
+        cluster: Some("c".into()),
+        asked: CoordinatorRequest::List { prefix: "/".into() },
+    }]);
+    let mut all = seeds::<ControlRequest>([
+        Status {}.into(),
+        PoolList {}.into(),
+        VolumeList {}.into(),
+        VolumeShow { name: "v".into() }.into(),
+        wanted.into(),
+        VolumeDelete { name: "v".into() }.into(),
+        Stop {}.into(),
+    ]);
+    all.splice(1..1, of_servers);
+    all
 }
 
 pub fn brick_toml(bytes: &[u8]) {

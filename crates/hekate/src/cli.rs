@@ -452,11 +452,11 @@ pub enum FailureDomain {
     Server,
 }
 
-impl From<FailureDomain> for hekate_cluster::Domain {
+impl From<FailureDomain> for hekate_control::Domain {
     fn from(domain: FailureDomain) -> Self {
         match domain {
-            FailureDomain::Disk => hekate_cluster::Domain::Disk,
-            FailureDomain::Server => hekate_cluster::Domain::Server,
+            FailureDomain::Disk => hekate_control::Domain::Disk,
+            FailureDomain::Server => hekate_control::Domain::Server,
         }
     }
 }

@@ -12,12 +12,15 @@ mod join;
 mod man;
 mod mount;
 mod partition;
+mod pool;
 mod proof;
 mod scrub;
 mod serve;
 mod state;
 mod status;
+mod stop;
 mod variation;
+mod volume;
 mod where_is;
 
 use crate::cli::{Cli, Command};
@@ -30,11 +33,11 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Join(options) => join::join(cli, options),
         Command::Coordinator(options) => coordinator::coordinator(cli, options),
         Command::Serve(options) => serve::serve(cli, options),
-        Command::Stop => control::stop(cli),
+        Command::Stop => stop::stop(cli),
         Command::Status(options) => status::status(cli, options),
         Command::Metrics => status::metrics(cli),
-        Command::Pool(command) => control::pool(cli, command),
-        Command::Volume(command) => control::volume(cli, command),
+        Command::Pool(command) => pool::pool(cli, command),
+        Command::Volume(command) => volume::volume(cli, command),
         Command::Partition(command) => partition::partition(cli, command),
         Command::Heal(command) => heal::heal(cli, command),
         Command::Scrub(command) => scrub::scrub(cli, command),

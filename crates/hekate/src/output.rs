@@ -1,10 +1,13 @@
-//! Answers: JSON as it is, or tables and lines for people.
+//! Output of commands: a reply as JSON, or tables and lines for people.
 
-use serde_json::Value;
+use hekate_proto::BrickId;
+use serde::Serialize;
+use std::fmt::Display;
 
-/// Prints JSON.
-pub fn json(value: &Value) {
-    println!("{}", serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string()));
+/// Prints a reply as JSON, its fields in alphabetical order.
+pub fn json(reply: &impl Serialize) {
+    let value = serde_json::to_value(reply).unwrap_or_default();
+    println!("{}", serde_json::to_string_pretty(&value).unwrap_or_else(|_| value.to_string()));
 }
 
 /// Prints rows under heads, columns aligned.
@@ -22,23 +25,24 @@ pub fn table(heads: &[&str], rows: &[Vec<String>]) {
     rows.iter().for_each(|row| line(row.iter().map(String::as_str).collect()));
 }
 
-/// A field as text for people.
-pub fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "-".into(),
-        other => other.to_string(),
-    }
+/// The value, or a dash if there is none.
+pub fn or_dash(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "-".into(), |value| value.to_string())
 }
 
-/// A name as it is, or quoted if it would drive the terminal.
+/// The first 8 digits of a brick's id.
+pub fn short(brick: BrickId) -> String {
+    brick.text().chars().take(8).collect()
+}
+
+/// A name as it is, or quoted if it has control characters, which would drive the terminal.
 pub fn name(name: &str) -> String {
     if name.contains(char::is_control) { format!("{name:?}") } else { name.into() }
 }
 
-/// Bytes as people read them: binary units (IEC 80000-13).
-pub fn bytes(value: &Value) -> String {
-    let Some(mut number) = value.as_f64() else { return "-".into() };
+/// Bytes in binary units (IEC 80000-13).
+pub fn bytes(count: u64) -> String {
+    let mut number = count as f64;
     for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
         if number < 1024.0 {
             return format!("{number:.1} {unit}");
@@ -48,9 +52,9 @@ pub fn bytes(value: &Value) -> String {
     format!("{number:.1} PiB")
 }
 
-/// A time as people read it: its greatest two units.
-pub fn seconds(value: &Value) -> String {
-    let Some(number) = value.as_f64() else { return "-".into() };
+/// A time in its two largest units, or a dash if it is not known.
+pub fn seconds(time: Option<f64>) -> String {
+    let Some(number) = time else { return "-".into() };
     let whole = number.ceil() as u64;
     match whole {
         0..60 => format!("{whole} s"),
@@ -62,17 +66,15 @@ pub fn seconds(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     #[test]
     fn bytes_have_binary_units() {
-        assert_eq!(super::bytes(&json!(512)), "512.0 B");
-        assert_eq!(super::bytes(&json!(3 << 29)), "1.5 GiB");
+        assert_eq!(super::bytes(512), "512.0 B");
+        assert_eq!(super::bytes(3 << 29), "1.5 GiB");
     }
 
     #[test]
     fn times_have_two_units() {
-        let all = [(json!(0.2), "1 s"), (json!(75), "1 min 15 s"), (json!(7260), "2 h 1 min"), (json!(null), "-")];
-        all.iter().for_each(|(value, text)| assert_eq!(super::seconds(value), *text));
+        let all = [(Some(0.2), "1 s"), (Some(75.0), "1 min 15 s"), (Some(7260.0), "2 h 1 min"), (None, "-")];
+        all.iter().for_each(|(value, text)| assert_eq!(super::seconds(*value), *text));
     }
 }

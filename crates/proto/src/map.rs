@@ -98,6 +98,27 @@ impl Mode {
     }
 }
 
+/// Failure domain: the part that can fail without more than one copy of a partition.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Domain {
+    /// A brick.
+    #[default]
+    Disk,
+    /// A server with all its bricks.
+    Server,
+}
+
+impl Domain {
+    /// The word in JSON and in texts.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Server => "server",
+        }
+    }
+}
+
 /// Addresses of a server.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ServerAddress {

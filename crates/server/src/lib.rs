@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `request` | a client's batch, from its frame to its answer |
 //! | `hosting` | bricks, rings and volumes; the lease and the views; the ways to the coordinator and to other servers |
-//! | `control` | the control interface: what the command line asks |
+//! | `control` | the control interface: answers to the command line and to other servers |
 //! | `maintenance` | checkpoints, scrubs, repair, healing |
 //! | `reports` | statistics, and answers to an operator's questions |
 //!
@@ -38,13 +38,9 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use control::{ControlReply, ControlRequest, CoordinatorRequest, VolumeRequest};
 pub use hosting::bricks::{NewBrick, make_brick};
 pub use hosting::coordinator_host::CoordinatorHost;
 pub use hosting::node::{Node, NodeSettings};
 pub use hosting::remote_coordinator::RemoteCoordinator;
 pub use hosting::start::PROGRESS;
 pub use hosting::state_directory::{self, Membership};
-pub use maintenance::repair::RepairRequest;
-pub use reports::heal_files::NameRequest;
-pub use reports::where_is::WhereRequest;

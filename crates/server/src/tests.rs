@@ -4,11 +4,12 @@ mod damage;
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::own_bricks::OwnBricks;
-use crate::{Node, NodeSettings, VolumeRequest};
+use crate::{Node, NodeSettings};
 use bytes::Bytes;
 use hekate_brick::storage::MemoryStorage;
 use hekate_brick::{Brick, BrickSettings, Identity, LogEntry, Lsn};
 use hekate_cluster::{BrickInfo, Domain, EmbeddedCoordinator, FIRST_SERVER, Registry, RingInfo};
+use hekate_control::VolumeCreate;
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use hekate_replica::{Address, Ask, BlockAt, Commit, Event};
@@ -213,7 +214,7 @@ impl Served {
         registry.create_pool("p", &[make(1), make(2), make(3)]).unwrap();
         drop(registry);
         let node = start(&directory);
-        let wanted = VolumeRequest {
+        let wanted = VolumeCreate {
             name: "v".into(),
             pool: "p".into(),
             copies: 2,

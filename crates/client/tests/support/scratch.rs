@@ -2,7 +2,8 @@
 use hekate_brick::{Brick, BrickSettings};
 use hekate_client::proto::{BrickId, Incarnation};
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry};
-use hekate_server::{Node, NodeSettings, VolumeRequest};
+use hekate_control::VolumeCreate;
+use hekate_server::{Node, NodeSettings};
 use hekate_transport::{Endpoint, Server};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ impl Scratch {
         drop(registry);
         let mut scratch = Self { directory, running: None };
         scratch.start();
-        let wanted = VolumeRequest {
+        let wanted = VolumeCreate {
             name: "v1".into(),
             pool: "default".into(),
             copies: 2,

@@ -5,6 +5,7 @@ mod inspect;
 pub mod json;
 pub mod lines;
 mod members;
+pub mod table;
 pub mod words;
 
 use crate::cli::{Brick, Cli};

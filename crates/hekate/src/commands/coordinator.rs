@@ -9,8 +9,9 @@ use crate::log_lines;
 use crate::notify;
 use crate::output;
 use crate::paths::Paths;
+use hekate_control::Identify;
+use hekate_server::CoordinatorHost;
 use hekate_server::state_directory::is_member;
-use hekate_server::{ControlRequest, CoordinatorHost};
 use hekate_transport::{Endpoint, Secret, Server};
 use serde_json::json;
 use std::sync::Arc;
@@ -45,9 +46,7 @@ fn detach(cli: &Cli, options: &CoordinatorOptions, paths: &Paths) -> Result<(), 
     let log = paths.log("coordinator");
     let mut child = daemon::spawn(&arguments, &log)?;
     let (endpoint, pid) = (Endpoint::Unix(paths.socket.clone()), child.id());
-    let ready = || {
-        ask_at(&endpoint, &ControlRequest::Identify, None).is_ok_and(|said| said.is_ok_and(|said| said["pid"] == pid))
-    };
+    let ready = || ask_at(&endpoint, Identify {}, None).is_ok_and(|said| said.is_ok_and(|said| said.pid == pid));
     daemon::wait_ready(&mut child, &log, "the coordinator", ready)?;
     if cli.json {
         output::json(&json!({ "pid": pid, "socket": paths.socket, "secret": paths.secret(), "log": log }));

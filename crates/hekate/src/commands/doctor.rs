@@ -130,8 +130,8 @@ fn files() -> Check {
 fn server(cli: &Cli) -> Check {
     let fix = "hekate init makes a cluster, hekate serve --detach starts it";
     let Ok(paths) = Paths::of(cli) else { return check("server", State::Weak, "no state directory", fix) };
-    match super::control::look(cli, &hekate_server::ControlRequest::Status) {
-        Ok(status) => check("server", State::Good, format!("process {}", status["pid"]), fix),
+    match super::control::look(cli, hekate_control::Status {}) {
+        Ok(status) => check("server", State::Good, format!("process {}", status.pid), fix),
         Err(_) if hekate_server::state_directory::is_member(&paths.state) => {
             check("server", State::Weak, "not running", "hekate serve --detach")
         }

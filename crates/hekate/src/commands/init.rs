@@ -8,9 +8,10 @@ use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::registry::check_name;
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry};
+use hekate_control::VolumeCreate;
 use hekate_proto::map::Mode;
 use hekate_server::state_directory::{is_coordinator, is_member};
-use hekate_server::{Membership, NewBrick, Node, NodeSettings, RemoteCoordinator, VolumeRequest};
+use hekate_server::{Membership, NewBrick, Node, NodeSettings, RemoteCoordinator};
 use hekate_transport::Endpoint;
 use std::sync::Arc;
 
@@ -74,13 +75,13 @@ impl Apart {
         let file = options.secret_file.as_deref().ok_or_else(|| Failure::usage("name its --secret-file too"))?;
         let (secret, bytes) = join::read_secret(file)?;
         let said = join::identify(address, &secret, file)?;
-        if !said["server"].is_null() {
+        if said.server.is_some() {
             let join = format!("`hekate join {address}` adds a server to it");
             return Err(Failure::usage(format!(
                 "{address} is a server of a cluster, and no coordinator apart; {join}"
             )));
         }
-        if let Some(cluster) = said["cluster"].as_str() {
+        if let Some(cluster) = said.cluster {
             let join = format!("`hekate join {address}` adds a server to it");
             return Err(Failure::new(
                 73,
@@ -100,7 +101,7 @@ impl Apart {
 
 fn make_volume(paths: &Paths, options: &Init, name: &str) -> Result<(), Failure> {
     let node = Node::start(&NodeSettings { state: paths.state.clone(), without: Vec::new() }, &|_| ())?;
-    let made = node.make_volume(VolumeRequest {
+    let made = node.make_volume(VolumeCreate {
         name: name.into(),
         pool: options.pool.clone(),
         copies: options.copies,

@@ -7,11 +7,12 @@ use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::{BrickInfo, Registry, ServerInfo};
+use hekate_control::Identify;
+use hekate_control::status::Identity;
 use hekate_proto::{Error, ServerId};
 use hekate_server::state_directory::{is_coordinator, is_member};
-use hekate_server::{ControlRequest, Membership, NewBrick};
+use hekate_server::{Membership, NewBrick};
 use hekate_transport::{Endpoint, Secret};
-use serde_json::Value;
 use std::path::Path;
 
 pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
@@ -90,25 +91,26 @@ fn check_pool(registry: &Registry, pool: &str) -> Result<(), Failure> {
 fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String), Failure> {
     let asked = address(&options.address)?;
     let said = identify(&asked, secret, &options.secret_file)?;
-    let Some(cluster) = said["cluster"].as_str().map(String::from) else {
+    let Some(cluster) = said.cluster else {
         let init = "`hekate init --coordinator` makes one";
         return Err(Failure::new(66, format!("the coordinator at {asked} has no cluster yet; {init}")));
     };
-    if said["holds_coordinator"] == true {
+    if said.holds_coordinator {
         return Ok((cluster, asked));
     }
-    let known = said["coordinator"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let holds = |address: &&str| {
-        identify(address, secret, &options.secret_file).is_ok_and(|said| said["holds_coordinator"] == true)
-    };
+    let holds =
+        |address: &String| identify(address, secret, &options.secret_file).is_ok_and(|said| said.holds_coordinator);
     let away = || {
         Failure::new(
             69,
-            format!("server {} answers at {asked}, but the coordinator, which it names, does not", said["server"]),
+            format!(
+                "server {} answers at {asked}, but the coordinator, which it names, does not",
+                said.server.unwrap_or_default()
+            ),
         )
     };
-    let holder = { known }.find(holds).ok_or_else(away)?;
-    Ok((cluster, holder.into()))
+    let holder = said.coordinator.into_iter().find(holds).ok_or_else(away)?;
+    Ok((cluster, holder))
 }
 
 /// As records have it.
@@ -117,9 +119,9 @@ pub fn address(text: &str) -> Result<String, Failure> {
 }
 
 /// Who answers there.
-pub fn identify(address: &str, secret: &Secret, secret_file: &Path) -> Result<Value, Failure> {
+pub fn identify(address: &str, secret: &Secret, secret_file: &Path) -> Result<Identity, Failure> {
     let endpoint = Endpoint::parse(address, Some(secret))?;
-    match ask_at(&endpoint, &ControlRequest::Identify, None) {
+    match ask_at(&endpoint, Identify {}, None) {
         Err(Error::Denied { .. }) => {
             Err(Failure::new(77, format!("{} is not the secret of the cluster at {address}", secret_file.display())))
         }

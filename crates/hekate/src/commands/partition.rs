@@ -1,22 +1,25 @@
-//! `hekate partition`: views, replicas, and forcing.
+//! `hekate partition`: views, replicas, and forcing a replica to lead.
 
 use crate::cli::{Cli, Partition};
-use crate::commands::control::{ask, look, rows, short};
+use crate::commands::control::{ask, look};
 use crate::failure::Failure;
-use crate::output::{self, table, text};
-use hekate_server::ControlRequest;
-use serde_json::Value;
+use crate::output::{self, or_dash, short, table};
+use hekate_control::brick::BrickState;
+use hekate_control::partition::{PartitionDetails, PartitionForced, PartitionStatus, ReplicaStatus};
+use hekate_control::{PartitionForce, PartitionList, PartitionShow};
+use hekate_proto::map::Member;
+use serde::Serialize;
 
 pub fn partition(cli: &Cli, command: &Partition) -> Result<(), Failure> {
-    let (answer, print): (Value, fn(&Value)) = match command {
+    match command {
         Partition::List { waiting } => {
-            let all = look(cli, &ControlRequest::PartitionList)?;
-            let wanted = rows(&all).iter().filter(|row| !waiting || !row["waits_for"].is_null());
-            (wanted.cloned().collect(), print_all)
+            let mut all = look(cli, PartitionList {})?;
+            all.retain(|row| !waiting || row.waits_for.is_some());
+            show(cli, &all, |all| print_all(all));
         }
         Partition::Show { partition } => {
             let (ring, partition) = (partition.ring, partition.number);
-            (look(cli, &ControlRequest::PartitionShow { ring, partition })?, print_one)
+            show(cli, &look(cli, PartitionShow { ring, partition })?, print_one);
         }
         Partition::Force { partition, brick, confirm } => {
             if *confirm != Some(*partition) {
@@ -26,55 +29,54 @@ pub fn partition(cli: &Cli, command: &Partition) -> Result<(), Failure> {
                 )));
             }
             let (ring, partition) = (partition.ring, partition.number);
-            (ask(cli, &ControlRequest::PartitionForce { ring, partition, brick: brick.clone() })?, print_forced)
+            show(cli, &ask(cli, PartitionForce { ring, partition, brick: brick.clone() })?, print_forced);
         }
-    };
-    if cli.json {
-        output::json(&answer);
-    } else {
-        print(&answer);
     }
     Ok(())
 }
 
-fn name(row: &Value) -> String {
-    format!("{}/{}", row["ring"], row["partition"])
-}
-
-fn bricks(members: &Value) -> String {
-    rows(members).iter().map(|member| short(&member["brick"])).collect::<Vec<_>>().join(" ")
-}
-
-/// Records that the member lacks that is furthest behind.
-fn lag(row: &Value) -> String {
-    let lags = rows(&row["lags"]);
-    let unknown = lags.iter().find(|lag| lag["records"].is_null());
-    let most = lags.iter().filter_map(|lag| lag["records"].as_u64()).max();
-    match (row["records"].is_null(), unknown, most) {
-        (true, ..) => "-".into(),
-        // The leader has not heard of that member: its brick's state says why, if it is not in order.
-        (_, Some(lag), _) => lag["state"].as_str().filter(|state| *state != "online").unwrap_or("away").into(),
-        (.., most) => most.unwrap_or(0).to_string(),
+fn show<T: Serialize>(cli: &Cli, reply: &T, print: impl Fn(&T)) {
+    if cli.json {
+        output::json(reply);
+    } else {
+        print(reply);
     }
 }
 
-fn print_all(all: &Value) {
-    let row = |row: &Value| {
-        let waits_for = row["waits_for"].as_str().map_or("-".into(), String::from);
-        let (members, learners) = (bricks(&row["members"]), bricks(&row["learners"]));
-        let of_leader = |name: &str| if row[name].is_null() { "-".into() } else { text(&row[name]) };
+fn bricks(members: &[Member]) -> String {
+    members.iter().map(|member| short(member.brick)).collect::<Vec<_>>().join(" ")
+}
+
+/// Records that the member lacks that is furthest behind.
+fn lag(row: &PartitionStatus) -> String {
+    if row.records.is_none() {
+        return "-".into();
+    }
+    let lags = row.lags.as_deref().unwrap_or_default();
+    match lags.iter().find(|lag| lag.records.is_none()) {
+        // The leader has no connection to that member: the state of its brick says why, unless that is online.
+        Some(unknown) => match unknown.state {
+            Some(state) if state != BrickState::Online => state.text().into(),
+            _ => "away".into(),
+        },
+        None => lags.iter().filter_map(|lag| lag.records).max().unwrap_or(0).to_string(),
+    }
+}
+
+fn print_all(all: &[PartitionStatus]) {
+    let row = |row: &PartitionStatus| {
         vec![
-            name(row),
-            text(&row["epoch"]),
-            short(&row["leader"]),
-            members,
-            learners,
+            format!("{}/{}", row.ring, row.partition),
+            row.epoch.to_string(),
+            short(row.leader),
+            bricks(&row.members),
+            bricks(&row.learners),
             lag(row),
-            of_leader("unsettled"),
-            of_leader("unstable"),
-            of_leader("open_shards"),
-            text(&row["losses"]),
-            waits_for,
+            or_dash(row.unsettled),
+            or_dash(row.unstable),
+            or_dash(row.open_shards),
+            row.losses.to_string(),
+            or_dash(row.waits_for.as_ref()),
         ]
     };
     let heads = [
@@ -90,34 +92,34 @@ fn print_all(all: &Value) {
         "LOSSES",
         "WAITS FOR",
     ];
-    table(&heads, &rows(all).iter().map(row).collect::<Vec<_>>());
+    table(&heads, &all.iter().map(row).collect::<Vec<_>>());
 }
 
-fn print_one(row: &Value) {
-    print_all(&Value::Array(vec![row.clone()]));
-    let volumes: Vec<_> = rows(&row["volumes"]).iter().map(text).collect();
-    println!("volumes: {}   served with {} replicas at least", volumes.join(", "), text(&row["min_replicas"]));
+fn print_one(PartitionDetails { partition, replicas }: &PartitionDetails) {
+    print_all(std::slice::from_ref(partition));
+    let volumes = partition.volumes.join(", ");
+    println!("volumes: {volumes}   served with {} replicas at least", partition.min_replicas);
     println!();
-    let replica = |replica: &Value| {
-        let state = if replica["whole"] == true { "whole" } else { "being healed" };
+    let row = |replica: &ReplicaStatus| {
         vec![
-            text(&replica["brick"]),
-            text(&replica["server"]),
-            text(&replica["epoch"]),
-            text(&replica["sequence"]),
-            text(&replica["incarnation"]),
-            state.into(),
+            replica.brick.text(),
+            replica.server.to_string(),
+            replica.epoch.to_string(),
+            replica.sequence.to_string(),
+            replica.incarnation.to_string(),
+            if replica.whole { "whole" } else { "being healed" }.into(),
         ]
     };
     let heads = ["REPLICA", "SERVER", "EPOCH", "SEQUENCE", "INCARNATION", "STATE"];
-    table(&heads, &rows(&row["replicas"]).iter().map(replica).collect::<Vec<_>>());
+    table(&heads, &replicas.iter().map(row).collect::<Vec<_>>());
 }
 
-fn print_forced(forced: &Value) {
+fn print_forced(forced: &PartitionForced) {
     println!(
-        "partition {}: brick {} leads it alone from view {} on; what it lacked is lost",
-        name(forced),
-        short(&forced["brick"]),
-        forced["epoch"]
+        "partition {}/{}: brick {} leads it alone from view {} on; what it lacked is lost",
+        forced.ring,
+        forced.partition,
+        short(forced.brick),
+        forced.epoch
     );
 }

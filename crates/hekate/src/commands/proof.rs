@@ -1,56 +1,53 @@
-//! Has it proved that all replicas of all partitions hold the same, whatever comes and goes meanwhile.
+//! Proofs that all replicas of all partitions hold the same: begun, and waited for while views and connections change.
 
 use crate::cli::Cli;
-use crate::commands::control::{ask, look, rows};
+use crate::commands::control::{ask, look};
 use crate::failure::Failure;
-use hekate_server::ControlRequest;
-use serde_json::Value;
+use hekate_control::healing::{HealingStatus, Proof, ProofStatus};
+use hekate_control::{HealStatus, PartitionList, Prove};
+use hekate_proto::{PartitionNumber, RingId};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 const POLL_PAUSE: Duration = Duration::from_millis(200);
-/// Before proofs that could not begin, or ended with their view or with a connection, are asked for again.
+/// Pause before proofs are asked for again that could not begin, or that ended with their view or with a connection.
 const AGAIN_PAUSE: Duration = Duration::from_secs(1);
-/// Without progress for so long it is given up.
+/// Time without progress after which the proof is given up.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
-/// Between two lines about how far it is.
+/// Pause between two lines of progress.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(2);
-/// Partitions that are named where it is given up.
+/// Number of partitions that the failure names.
 const NAMED_MAX: usize = 5;
 
-/// Begins the proofs and waits for them, telling how far they are. -> what is being healed, with the proofs.
-pub fn prove(cli: &Cli) -> Result<Value, Failure> {
-    // What an earlier run has proved says nothing of now.
+/// Begins a proof of each partition and waits for their ends. -> the state of healing, with these proofs alone
+///
+/// # Errors
+///
+/// 75: no progress for `STUCK_LIMIT`.
+pub fn prove(cli: &Cli) -> Result<HealingStatus, Failure> {
+    // A run of its own: what an earlier one has proved may not hold any more.
     let run = getrandom::u64().map_err(|e| Failure::new(71, format!("getrandom: {e}")))?;
-    ask(cli, &ControlRequest::Prove { run })?;
+    ask(cli, Prove { run })?;
     let (mut done, mut last, mut moved) = (BTreeMap::new(), 0, Instant::now());
     let (mut asked, mut shown) = (moved, moved);
     loop {
-        let mut said = look(cli, &ControlRequest::HealStatus)?;
-        // What has ended stays so, though another run follows it; a server that does not know yet that another one leads has a row too.
-        let mut proofs = BTreeMap::new();
-        for row in rows(&said["proofs"]).iter().flat_map(|row| [row, &row["before"]]).filter(|row| row["run"] == run) {
-            let known = if row["ended"] == true { &mut done } else { &mut proofs };
-            known.insert(ring_partition(row), row.clone());
-        }
-        proofs.extend(done.clone());
-        let proofs: Vec<Value> = proofs.into_values().collect();
-        said["proofs"] = proofs.clone().into();
-        let partitions = said["partitions"].as_u64().unwrap_or(0);
-        let ended = proofs.iter().filter(|proof| proof["ended"] == true).count() as u64;
+        let mut said = look(cli, HealStatus {})?;
+        said.proofs = of_run(std::mem::take(&mut said.proofs), run, &mut done);
+        let partitions = said.partitions;
+        let ended = said.proofs.iter().filter(|row| row.proof.ended).count();
         if ended >= partitions {
             return Ok(said);
         }
-        let equal: u64 = proofs.iter().filter_map(|proof| proof["equal"].as_u64()).sum();
-        if equal + ended != last {
-            (last, moved) = (equal + ended, Instant::now());
+        let equal: u64 = said.proofs.iter().map(|row| row.proof.equal).sum();
+        if equal + ended as u64 != last {
+            (last, moved) = (equal + ended as u64, Instant::now());
         }
         if moved.elapsed() > STUCK_LIMIT {
-            return Err(stuck(cli, &proofs));
+            return Err(stuck(cli, &said.proofs));
         }
-        if asked.elapsed() > AGAIN_PAUSE && (proofs.len() as u64) < partitions {
-            ask(cli, &ControlRequest::Prove { run })?;
+        if asked.elapsed() > AGAIN_PAUSE && said.proofs.len() < partitions {
+            ask(cli, Prove { run })?;
             asked = Instant::now();
         }
         if shown.elapsed() > PROGRESS_PAUSE && !cli.json && std::io::stderr().is_terminal() {
@@ -61,30 +58,37 @@ pub fn prove(cli: &Cli) -> Result<Value, Failure> {
     }
 }
 
-/// Ring and partition.
-type RingPartition = (String, u64);
+type RingPartition = (RingId, PartitionNumber);
 
-fn ring_partition(row: &Value) -> RingPartition {
-    (row["ring"].to_string(), row["partition"].as_u64().unwrap_or_default())
+/// The proofs of a run, one for each partition. One that has ended is kept in `done`: a later run may follow it, and a server
+/// that does not know yet that another one leads reports a proof too.
+fn of_run(rows: Vec<ProofStatus>, run: u64, done: &mut BTreeMap<RingPartition, Proof>) -> Vec<ProofStatus> {
+    let mut running = BTreeMap::new();
+    let proofs = rows.into_iter().flat_map(|row| [Some(row.proof), row.before]).flatten();
+    for proof in proofs.filter(|proof| proof.run == run) {
+        let known = if proof.ended { &mut *done } else { &mut running };
+        known.insert((proof.ring, proof.partition), proof);
+    }
+    running.extend(done.clone());
+    running.into_values().map(|proof| ProofStatus { proof, before: None }).collect()
 }
 
-/// Names what is not proved.
-fn stuck(cli: &Cli, proofs: &[Value]) -> Failure {
-    let listed = match look(cli, &ControlRequest::PartitionList) {
+/// Names the partitions that are not proved.
+fn stuck(cli: &Cli, proofs: &[ProofStatus]) -> Failure {
+    let listed = match look(cli, PartitionList {}) {
         Ok(listed) => listed,
         Err(failure) => return failure,
     };
-    let is_proved = |row: &&Value| {
-        proofs.iter().any(|proof| ring_partition(proof) == ring_partition(row) && proof["ended"] == true)
-    };
-    let left: Vec<&Value> = rows(&listed).iter().filter(|row| !is_proved(row)).collect();
+    let is_proved =
+        |at: RingPartition| proofs.iter().any(|row| row.proof.ended && (row.proof.ring, row.proof.partition) == at);
+    let left: Vec<_> = listed.iter().filter(|row| !is_proved((row.ring, row.partition))).collect();
     let mut names: Vec<String> =
-        left.iter().take(NAMED_MAX).map(|row| format!("{}/{}", row["ring"], row["partition"])).collect();
+        left.iter().take(NAMED_MAX).map(|row| format!("{}/{}", row.ring, row.partition)).collect();
     if left.len() > NAMED_MAX {
         names.push(format!("{} others", left.len() - NAMED_MAX));
     }
     let (count, names) = (left.len(), names.join(", "));
-    let what = format!("{count} of {} partitions could not be proved: {names}", rows(&listed).len());
+    let what = format!("{count} of {} partitions could not be proved: {names}", listed.len());
     Failure::new(
         75,
         format!("{what}; see for whom they wait with `hekate partition list --waiting`, then prove once more"),

@@ -11,9 +11,10 @@ use crate::log_lines;
 use crate::notify;
 use crate::output;
 use crate::paths::Paths;
+use hekate_control::Identify;
 use hekate_proto::Error;
 use hekate_server::state_directory::{is_coordinator, is_member};
-use hekate_server::{ControlRequest, Membership, Node, NodeSettings, PROGRESS};
+use hekate_server::{Membership, Node, NodeSettings, PROGRESS};
 use hekate_transport::{Endpoint, Secret, Server};
 use mounts::Mounts;
 use serde_json::json;
@@ -65,14 +66,11 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     let mut child = daemon::spawn(&arguments, &log)?;
     let endpoint = Endpoint::Unix(paths.socket.clone());
     let pid = child.id();
-    // An earlier server may still answer there; ours has another process id.
-    // And others find it by what it has recorded.
+    // An earlier server may still answer there, with another process id. Others find the new one once it has recorded its
+    // addresses.
     let ready = || {
-        let said =
-            ask_at(&endpoint, &ControlRequest::Identify, None).ok().and_then(|said| said.ok()).unwrap_or_default();
-        said["pid"] == pid
-            && said["endpoints"].as_array().is_some_and(|known| known.contains(&json!(endpoint.to_string())))
-            && mounts::are_there(options)
+        let said = ask_at(&endpoint, Identify {}, None).ok().and_then(|said| said.ok()).unwrap_or_default();
+        said.pid == pid && said.endpoints.contains(&endpoint.to_string()) && mounts::are_there(options)
     };
     daemon::wait_ready(&mut child, &log, "the server", ready)?;
     if cli.json {

@@ -1,26 +1,33 @@
-//! `hekate status` and `hekate metrics`: how the servers are, once or again and again.
+//! `hekate status`: the state of the cluster, once or again and again.
+
+mod ops;
 
 use crate::cli::{Cli, Status};
-use crate::commands::control::{look, print_bricks, print_volumes, rows};
+use crate::commands::brick::table::print_bricks;
+use crate::commands::control::look;
+use crate::commands::volume::print_volumes;
 use crate::failure::Failure;
-use crate::output::{self, table, text};
-use hekate_server::ControlRequest;
-use serde_json::Value;
-use std::collections::BTreeMap;
+use crate::output::{self, or_dash, table};
+use hekate_control::brick::BrickState;
+use hekate_control::partition::PartitionStatus;
+use hekate_control::status::{ClusterStatus, LackingCopies, ServerLane, ServerState, ServerStatus};
+use hekate_control::{Metrics, Status as StatusCall};
+use ops::print_ops;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Damaged items that `hekate status` prints, each in a line.
 const DAMAGE_LINES: usize = 10;
 
-/// From the terminal's home on, all that was there goes (ECMA-48, CUP and ED).
+/// Cursor to the terminal's home, and erase from there on (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub fn metrics(cli: &Cli) -> Result<(), Failure> {
-    let answer = look(cli, &ControlRequest::Metrics)?;
-    match cli.json {
-        true => output::json(&answer),
-        false => print!("{}", answer["text"].as_str().unwrap_or_default()),
+    let page = look(cli, Metrics {})?;
+    if cli.json {
+        output::json(&page);
+    } else {
+        print!("{}", page.text);
     }
     Ok(())
 }
@@ -29,29 +36,32 @@ pub fn status(cli: &Cli, options: &Status) -> Result<(), Failure> {
     if let Some(seconds) = options.watch {
         return watch(cli, Duration::from_secs(seconds));
     }
-    let status = look(cli, &ControlRequest::Status)?;
+    let status = look(cli, StatusCall {})?;
     if cli.json {
         output::json(&status);
-        return Ok(());
+    } else {
+        print(&status);
     }
-    print(&status);
     Ok(())
 }
 
-/// Until somebody ends it. A server that is away is shown as such; it may come back.
+/// Prints the state again and again, until the process is ended or its reader has gone. It goes on when the server is away.
 fn watch(cli: &Cli, pause: Duration) -> Result<(), Failure> {
-    let mut before: Option<(Instant, Value)> = None;
+    let mut before: Option<(Instant, ClusterStatus)> = None;
     loop {
-        let found = look(cli, &ControlRequest::Status);
+        let found = look(cli, StatusCall {});
         let mut out = std::io::stdout().lock();
         let written = if cli.json {
-            writeln!(out, "{}", found.as_ref().map_or_else(|e| serde_json::json!({ "error": e.text }), Value::clone))
+            let value = match &found {
+                Ok(status) => serde_json::to_value(status).unwrap_or_default(),
+                Err(failure) => serde_json::json!({ "error": failure.text }),
+            };
+            writeln!(out, "{value}")
         } else {
             let home = if out.is_terminal() { CLEAR } else { "" };
             writeln!(out, "{home}{}", humantime::format_rfc3339_seconds(SystemTime::now()))
         };
         drop(out);
-        // Whoever read has gone.
         if written.is_err() {
             return Ok(());
         }
@@ -59,7 +69,7 @@ fn watch(cli: &Cli, pause: Duration) -> Result<(), Failure> {
             match &found {
                 Ok(status) => {
                     print(status);
-                    let since = before.as_ref().filter(|(_, old)| old["pid"] == status["pid"]);
+                    let since = before.as_ref().filter(|(_, old)| old.pid == status.pid);
                     print_ops(status, since.map(|(at, old)| (at.elapsed(), old)));
                 }
                 Err(error) => println!("{}", error.text),
@@ -71,69 +81,61 @@ fn watch(cli: &Cli, pause: Duration) -> Result<(), Failure> {
     }
 }
 
-fn print(status: &Value) {
+fn print(status: &ClusterStatus) {
     println!(
         "health {}   server {} (version {}) up {} s   cluster {}",
-        text(&status["health"]),
-        text(&status["pid"]),
-        text(&status["version"]),
-        text(&status["uptime_seconds"]),
-        text(&status["cluster"])
+        status.health.text(),
+        status.pid,
+        status.version,
+        status.uptime_seconds,
+        status.cluster
     );
-    let coordinator: Vec<_> = rows(&status["coordinator"]).iter().map(text).collect();
-    println!("coordinator at {}", coordinator.join(" and "));
-    for lacking in rows(&status["lacking_copies"]) {
-        let state = match lacking["learning"].as_u64() {
-            Some(1..) => format!("it is being healed, {:.0} %", lacking["healed"].as_f64().unwrap_or(0.0) * 100.0),
-            _ => match lacking["state"].as_str() {
-                Some("stopped") => "it has stopped".to_string(),
-                Some("online") => "it waits to be healed".to_string(),
-                state => format!("it is {}", state.unwrap_or("away")),
-            },
-        };
-        println!(
-            "brick {} of server {}: {} partitions have one copy less without it; {state}",
-            text(&lacking["directory"]),
-            text(&lacking["server"]),
-            text(&lacking["partitions"])
-        );
-    }
-    for waiting in rows(&status["waiting_partitions"]) {
-        println!(
-            "partition {} of ring {} waits: {}",
-            waiting["partition"],
-            waiting["ring"],
-            text(&waiting["waits_for"])
-        );
+    println!("coordinator at {}", status.coordinator.join(" and "));
+    status.lacking_copies.iter().for_each(print_lacking);
+    for waiting in &status.waiting_partitions {
+        println!("partition {} of ring {} waits: {}", waiting.partition, waiting.ring, waiting.waits_for);
     }
     print_damage(status);
     print_mapped(status);
     println!();
-    print_servers(&status["servers"]);
+    print_servers(&status.servers);
     println!();
-    print_partitions(&status["partitions"]);
-    print_lanes(&status["lanes"]);
+    print_partitions(&status.partitions);
+    print_lanes(&status.lanes);
     println!();
-    print_bricks(&status["bricks"]);
+    print_bricks(&status.bricks);
     println!();
-    print_volumes(&status["volumes"]);
+    print_volumes(&status.volumes);
 }
 
-/// What no replica has whole: each item that was met, up to a screenful.
-fn print_damage(status: &Value) {
-    let damage = rows(&status["damage"]);
-    for item in damage.iter().take(DAMAGE_LINES) {
+fn print_lacking(lacking: &LackingCopies) {
+    let state = match (lacking.learning, lacking.state) {
+        (1.., _) => format!("it is being healed, {:.0} %", lacking.healed * 100.0),
+        (0, Some(BrickState::Stopped)) => "it has stopped".into(),
+        (0, Some(BrickState::Online)) => "it waits to be healed".into(),
+        (0, state) => format!("it is {}", state.unwrap_or(BrickState::Away).text()),
+    };
+    println!(
+        "brick {} of server {}: {} partitions have one copy less without it; {state}",
+        or_dash(lacking.directory.as_ref()),
+        or_dash(lacking.server),
+        lacking.partitions
+    );
+}
+
+/// Items that no replica has undamaged, at most `DAMAGE_LINES`.
+fn print_damage(status: &ClusterStatus) {
+    for item in status.damage.iter().take(DAMAGE_LINES) {
         println!(
             "damaged: {} of volume {} on brick {} of server {}; no other replica has it, so reads of it fail. Restore the file \
              from a backup, or remove it",
-            text(&item["what"]),
-            text(&item["volume"]),
-            text(&item["directory"]),
-            text(&item["server"])
+            item.what,
+            item.volume,
+            or_dash(item.directory.as_ref()),
+            item.server
         );
     }
-    let count = status["damaged"].as_u64().unwrap_or(0);
-    let more = count.saturating_sub(damage.len().min(DAMAGE_LINES) as u64);
+    let more = status.damaged.saturating_sub(status.damage.len().min(DAMAGE_LINES) as u64);
     if more > 0 {
         println!(
             "damaged: {more} more; `hekate --json status` has up to 100 of each server in `damage`, the servers' logs have all"
@@ -141,146 +143,81 @@ fn print_damage(status: &Value) {
     }
 }
 
-/// Files that two mounts map: what one stores may be lost.
-fn print_mapped(status: &Value) {
-    for file in rows(&status["mapped_files"]) {
-        let sessions: Vec<_> = rows(&file["sessions"]).iter().map(text).collect();
+/// Files that two mounts have mapped: stores of one may be lost.
+fn print_mapped(status: &ClusterStatus) {
+    for file in &status.mapped_files {
+        let (last, other) = file.sessions;
         println!(
-            "warning: two mounts (sessions {}) store into mapped pages of inode {} of volume {} (find MOUNT -inum {}); stores of \
+            "warning: two mounts (sessions {last} and {}) store into mapped pages of inode {} of volume {} (find MOUNT -inum {}); stores of \
              one may overwrite those of the other: use that file from one mount",
-            sessions.join(" and "),
-            file["inode"],
-            text(&file["volume"]),
-            file["inode"]
+            or_dash(other),
+            file.inode,
+            or_dash(file.volume.as_ref()),
+            file.inode
         );
     }
 }
 
-fn print_servers(servers: &Value) {
-    let row = |server: &Value| {
-        let listens: Vec<_> = rows(&server["endpoints"]).iter().map(text).collect();
-        let why = server["reason"].as_str().map(|reason| format!("({reason})")).unwrap_or_default();
-        let oldest = server["oldest_op_milliseconds"].as_f64().map_or("-".into(), |ms| format!("{:.1} s", ms / 1e3));
-        vec![
-            text(&server["name"]),
-            text(&server["state"]),
-            text(&server["pid"]),
-            text(&server["ops_at_work"]),
-            oldest,
-            text(&server["slow_ops"]),
-            format!("{} {why}", listens.join(" ")),
-        ]
+fn print_servers(servers: &[ServerStatus]) {
+    let row = |server: &ServerStatus| {
+        let listens = server.endpoints.join(" ");
+        let name = server.name.clone();
+        match &server.state {
+            ServerState::Online(vitals) => {
+                let oldest = vitals.oldest_op_milliseconds;
+                vec![
+                    name,
+                    "online".into(),
+                    vitals.pid.to_string(),
+                    vitals.ops_at_work.to_string(),
+                    oldest.map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3)),
+                    vitals.slow_ops.to_string(),
+                    listens,
+                ]
+            }
+            ServerState::Away { reason } => {
+                let none = || "-".to_string();
+                vec![name, "away".into(), none(), none(), none(), none(), format!("{listens} ({reason})")]
+            }
+        }
     };
     let heads = ["SERVER", "STATE", "PROCESS", "OPS AT WORK", "OLDEST", "SLOW SO FAR", "LISTENS AT"];
-    table(&heads, &rows(servers).iter().map(row).collect::<Vec<_>>());
+    table(&heads, &servers.iter().map(row).collect::<Vec<_>>());
 }
 
-/// All views in short; `hekate partition list` has a row for each.
-fn print_partitions(partitions: &Value) {
-    let all = rows(partitions);
-    let sum = |name: &str| all.iter().filter_map(|row| row[name].as_u64()).sum::<u64>();
-    let lag = |row: &Value| rows(&row["lags"]).iter().filter_map(|lag| lag["records"].as_u64()).max().unwrap_or(0);
-    let led = all.iter().filter(|row| !row["records"].is_null()).count();
-    let whole = all.iter().filter(|row| row["whole"] == true).count();
-    let epochs = all.iter().filter_map(|row| row["epoch"].as_u64());
+/// Sums over all partitions; `hekate partition list` has a row for each.
+fn print_partitions(all: &[PartitionStatus]) {
+    let sum = |value: fn(&PartitionStatus) -> Option<u64>| all.iter().filter_map(value).sum::<u64>();
+    let lag = |row: &PartitionStatus| row.lags.iter().flatten().filter_map(|lag| lag.records).max().unwrap_or(0);
     println!(
-        "{} partitions: {led} led, {whole} with all replicas; greatest epoch {}; records: {} unsettled (one replica lacks {} at most), \
+        "{} partitions: {} led, {} with all replicas; greatest epoch {}; records: {} unsettled (one replica lacks {} at most), \
          {} unstable; fast lane: {} shards open, {} writes unsettled",
         all.len(),
-        epochs.max().unwrap_or(0),
-        sum("unsettled"),
+        all.iter().filter(|row| row.records.is_some()).count(),
+        all.iter().filter(|row| row.whole).count(),
+        all.iter().map(|row| row.epoch.0).max().unwrap_or(0),
+        sum(|row| row.unsettled),
         all.iter().map(lag).max().unwrap_or(0),
-        sum("unstable"),
-        sum("open_shards"),
-        sum("unsettled_fast_writes"),
+        sum(|row| row.unstable),
+        sum(|row| row.open_shards.map(|count| count as u64)),
+        sum(|row| row.unsettled_fast_writes.map(|count| count as u64)),
     );
 }
 
-fn print_lanes(lanes: &Value) {
-    let row = |lane: &Value| {
-        let us = |name: &str| format!("{} us", lane[name].as_f64().unwrap_or(0.0));
+fn print_lanes(lanes: &[ServerLane]) {
+    let row = |ServerLane { server, lane }: &ServerLane| {
         vec![
-            text(&lane["server"]),
-            text(&lane["lane"]),
-            text(&lane["writes"]),
-            text(&lane["refused"]),
-            us("p50_us"),
-            us("p99_us"),
+            server.clone(),
+            lane.lane.clone(),
+            lane.writes.to_string(),
+            lane.refused.to_string(),
+            format!("{} us", lane.p50_us),
+            format!("{} us", lane.p99_us),
         ]
     };
-    let lanes: Vec<_> = rows(lanes).iter().map(row).collect();
     if !lanes.is_empty() {
         println!();
-        table(&["SERVER", "LANE", "WRITES", "REFUSED", "P50", "P99"], &lanes);
-    }
-}
-
-/// What the server that answers has done since an earlier look, or since it started.
-fn print_ops(status: &Value, since: Option<(Duration, &Value)>) {
-    let Some(ops) = status["ops"].as_object() else { return };
-    let seconds =
-        since.map_or(status["uptime_seconds"].as_f64().unwrap_or(1.0), |(age, _)| age.as_secs_f64()).max(0.001);
-    let mut shown = Vec::new();
-    for (name, now) in ops {
-        let old = since.map(|(_, old)| &old["ops"][name]);
-        let grown = |field: &str| {
-            let count = |row: &Value| row[field].as_u64().unwrap_or(0);
-            count(now) - old.map_or(0, count).min(count(now))
-        };
-        let (done, failed) = (grown("done"), grown("failed"));
-        if done > 0 {
-            let latencies = difference(now, old);
-            let at = |share: f64| format!("{} us", quantile(&latencies, share));
-            let rate = done as f64 / seconds;
-            shown
-                .push((done, vec![name.clone(), format!("{rate:.1}"), failed.to_string(), at(0.5), at(0.99), at(1.0)]));
-        }
-    }
-    shown.sort_by_key(|(done, _)| std::cmp::Reverse(*done));
-    println!();
-    table(
-        &["OP", "A SECOND", "FAILED", "P50", "P99", "MOST"],
-        &shown.into_iter().map(|(_, row)| row).collect::<Vec<_>>(),
-    );
-}
-
-/// Counts of a histogram's parts, by their ends in µs, that were not there before.
-fn difference(now: &Value, old: Option<&Value>) -> BTreeMap<u64, u64> {
-    let parts = |row: &Value| -> BTreeMap<u64, u64> {
-        let pair = |part: &Value| Some((part[0].as_f64()? as u64, part[1].as_u64()?));
-        rows(&row["latencies"]).iter().filter_map(pair).collect()
-    };
-    let mut found = parts(now);
-    for (end, count) in old.map(parts).unwrap_or_default() {
-        if let Some(now) = found.get_mut(&end) {
-            *now = now.saturating_sub(count);
-        }
-    }
-    found
-}
-
-fn quantile(parts: &BTreeMap<u64, u64>, share: f64) -> u64 {
-    let rank = ((parts.values().sum::<u64>() as f64 * share).ceil() as u64).max(1);
-    let mut seen = 0;
-    let reaches = |(_, count): &(&u64, &u64)| {
-        seen += **count;
-        seen >= rank
-    };
-    parts.iter().find(reaches).map_or(0, |(end, _)| *end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn quantiles_are_of_what_came_since() {
-        let old = json!({ "latencies": [[10.0, 100], [20.0, 1]] });
-        let now = json!({ "latencies": [[10.0, 101], [20.0, 2], [40.0, 2]] });
-        let found = difference(&now, Some(&old));
-        assert_eq!(found, BTreeMap::from([(10, 1), (20, 1), (40, 2)]));
-        assert_eq!([0.25, 0.5, 0.51, 1.0].map(|share| quantile(&found, share)), [10, 20, 40, 40]);
-        assert_eq!(quantile(&difference(&now, None), 0.5), 10);
+        let heads = ["SERVER", "LANE", "WRITES", "REFUSED", "P50", "P99"];
+        table(&heads, &lanes.iter().map(row).collect::<Vec<_>>());
     }
 }

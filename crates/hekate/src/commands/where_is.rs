@@ -1,12 +1,12 @@
 //! `hekate where`: where a file or directory rests, as a running server tells.
 
-use crate::cli::{Cli, Source, Where};
+use crate::cli::{Cli, Source, Where as WhereOptions};
 use crate::commands::control::ask_named;
 use crate::failure::Failure;
-use crate::output::{self, table, text};
+use crate::output::{self, or_dash, short, table};
+use hekate_control::Where;
+use hekate_control::location::{Contents, InodeCopy, Place, PlacedReplica, ShardCopy, StubCopy, WhereReply};
 use hekate_gateway_fuse::{MountedVolume, mounted_volumes};
-use hekate_server::{ControlRequest, WhereRequest};
-use serde_json::Value;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
@@ -14,14 +14,14 @@ use std::str::FromStr;
 /// Exit statuses of what is wrong with the path, not with the server: EX_DATAERR and EX_NOINPUT of sysexits(3).
 const OF_THE_PATH: [u8; 2] = [65, 66];
 
-pub fn where_is(cli: &Cli, options: &Where) -> Result<(), Failure> {
+pub fn where_is(cli: &Cli, options: &WhereOptions) -> Result<(), Failure> {
     let asked = match options.place.as_bytes().first() {
         Some(b'/') => of_mount(options)?,
         _ => Asked { request: parse(options)?, server: None },
     };
     let place = output::name(&options.place.to_string_lossy());
     let server = cli.server.clone().or(asked.server);
-    let found = ask_named(cli, server.as_deref(), &ControlRequest::Where(asked.request)).map_err(|mut failure| {
+    let found = ask_named(cli, server.as_deref(), asked.request).map_err(|mut failure| {
         if OF_THE_PATH.contains(&failure.exit) {
             failure.text = format!("{place}: {}", failure.text);
         }
@@ -37,12 +37,12 @@ pub fn where_is(cli: &Cli, options: &Where) -> Result<(), Failure> {
 
 /// What is looked for, and the server that the mount names, if it does.
 struct Asked {
-    request: WhereRequest,
+    request: Where,
     server: Option<String>,
 }
 
 /// A path of this machine, below a mount.
-fn of_mount(options: &Where) -> Result<Asked, Failure> {
+fn of_mount(options: &WhereOptions) -> Result<Asked, Failure> {
     let place = Path::new(&options.place);
     let shown = place.display();
     // The last name is that of what is meant, also if it is a symbolic link.
@@ -62,7 +62,7 @@ fn of_mount(options: &Where) -> Result<Asked, Failure> {
     let source = Source::from_str(&mount.source).map_err(Failure::usage)?;
     let below = full.strip_prefix(&mount.directory).unwrap_or(Path::new(""));
     let path = [b"/", below.as_os_str().as_bytes()].concat();
-    let request = WhereRequest { volume: source.volume, path, offset: options.offset };
+    let request = Where { volume: source.volume, path, offset: options.offset };
     Ok(Asked { request, server: source.server })
 }
 
@@ -73,7 +73,7 @@ pub fn listed(mounts: &[MountedVolume]) -> String {
     if all.is_empty() { " (there is none)".into() } else { format!(" (there are: {})", all.join(", ")) }
 }
 
-fn parse(options: &Where) -> Result<WhereRequest, Failure> {
+fn parse(options: &WhereOptions) -> Result<Where, Failure> {
     let place = options.place.as_bytes();
     let wrong = || {
         let place = options.place.to_string_lossy();
@@ -86,62 +86,75 @@ fn parse(options: &Where) -> Result<WhereRequest, Failure> {
     if volume.is_empty() || path.first() != Some(&b'/') {
         return Err(wrong());
     }
-    Ok(WhereRequest { volume: volume.into(), path: path.into(), offset: options.offset })
+    Ok(Where { volume: volume.into(), path: path.into(), offset: options.offset })
 }
 
-fn show(place: &str, found: &Value) {
-    println!("{place}: {}, inode {}, number {}", text(&found["kind"]), text(&found["inode"]), found["number"]);
-    if found["kind"] == "file" {
-        println!(
-            "{} bytes{}",
-            found["size"],
-            if found["beside_the_inode"] == true { ", beside the inode" } else { "" }
-        );
-    }
-    for piece in rows(&found["pieces"]) {
-        let (from, length) = (&piece["file_offset"], &piece["length"]);
-        println!("piece: {length} bytes from byte {from} on are data {}", text(&piece["data"]));
-    }
+fn show(place: &str, found: &WhereReply) {
+    println!("{place}: {}, inode {}, number {}", found.kind, found.inode, found.number);
     let mut lines = Vec::new();
-    add(&mut lines, "inode".into(), &found["place"]);
-    for names in rows(&found["names"]) {
-        add(&mut lines, "names in it".into(), names);
-    }
-    for shard in rows(&found["shards"]) {
-        add(&mut lines, format!("shard {} at byte {}", shard["index"], shard["file_offset"]), shard);
+    add(&mut lines, "inode".into(), &found.place);
+    match &found.contents {
+        Contents::Directory { names } => names.iter().for_each(|place| add(&mut lines, "names in it".into(), place)),
+        Contents::File { beside_the_inode, pieces, shards, .. } => {
+            println!("{} bytes{}", found.size, if *beside_the_inode { ", beside the inode" } else { "" });
+            for piece in pieces {
+                println!("piece: {} bytes from byte {} on are data {}", piece.length, piece.file_offset, piece.data);
+            }
+            for shard in shards {
+                add(&mut lines, format!("shard {} at byte {}", shard.index, shard.file_offset), &shard.place);
+            }
+        }
+        Contents::Other {} => {}
     }
     table(&["WHAT", "PARTITION", "EPOCH", "BRICK", "DIRECTORY", "ROLE", "HAS", ""], &lines);
-    if let Some(next) = found["next_offset"].as_u64() {
+    if let Contents::File { next_offset: Some(next), .. } = found.contents {
         println!("that is not all: --offset {next} goes on");
     }
 }
 
-fn rows(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-/// A line for each replica.
-fn add(lines: &mut Vec<Vec<String>>, what: String, place: &Value) {
-    for replica in rows(&place["replicas"]) {
+/// Adds a line for each replica.
+fn add<T: Words>(lines: &mut Vec<Vec<String>>, what: String, place: &Place<T>) {
+    for replica in &place.replicas {
         lines.push(vec![
             what.clone(),
-            text(&place["partition"]),
-            text(&place["epoch"]),
-            text(&replica["brick"]).chars().take(8).collect(),
-            text(&replica["directory"]),
-            if replica["leader"] == true { "leader" } else { "" }.into(),
+            place.partition.to_string(),
+            place.epoch.to_string(),
+            short(replica.brick),
+            or_dash(replica.directory.as_ref()),
+            if replica.leader { "leader" } else { "" }.into(),
             has(replica),
-            if place["equal"] == false { "NOT EQUAL" } else { "" }.into(),
+            if place.equal { "" } else { "NOT EQUAL" }.into(),
         ]);
     }
 }
 
-/// What a replica has, in words.
-fn has(replica: &Value) -> String {
-    if let Some(error) = replica["error"].as_str() {
-        return error.into();
+fn has<T: Words>(replica: &PlacedReplica<T>) -> String {
+    match (&replica.error, &replica.has) {
+        (Some(error), _) => error.clone(),
+        (None, Some(has)) => has.words(),
+        (None, None) => "nothing".into(),
     }
-    let Some(fields) = replica["has"].as_object() else { return "nothing".into() };
-    let words = fields.iter().map(|(name, value)| format!("{name} {}", text(value)));
-    words.collect::<Vec<_>>().join(", ")
+}
+
+/// A replica's copy of something, in words.
+trait Words {
+    fn words(&self) -> String;
+}
+
+impl Words for InodeCopy {
+    fn words(&self) -> String {
+        format!("change {}, mtime {}, size {}", self.change, self.mtime, self.size)
+    }
+}
+
+impl Words for StubCopy {
+    fn words(&self) -> String {
+        format!("change {}, directories {}, entries {}", self.change, self.directories, self.entries)
+    }
+}
+
+impl Words for ShardCopy {
+    fn words(&self) -> String {
+        format!("length {}, stamp {}", self.length, self.stamp)
+    }
 }

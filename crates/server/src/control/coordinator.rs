@@ -1,51 +1,19 @@
-//! Who holds the coordinator answers for it: the first server, or a process of its own.
+//! Reads and writes of the coordinator, for servers that do not hold it: answered by the first server, or by a process
+//! of its own (`hosting/coordinator_host.rs`).
 
 use crate::hosting::node::Node;
 use hekate_cluster::Coordinator;
+use hekate_control::peer::{CoordinatorRequest, KEPT_MAX, Pair};
 use hekate_proto::{Error, Result};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Nothing is kept longer.
-const KEPT_MAX: Duration = Duration::from_secs(3600);
-
-/// A key and its value; none: it is absent, or goes.
-type Pair = (String, Option<String>);
-
-/// What other servers ask of the coordinator, see [`hekate_cluster::Coordinator`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "ask", rename_all = "kebab-case")]
-pub enum CoordinatorRequest {
-    /// A key's value.
-    Get {
-        /// Which.
-        key: String,
-    },
-    /// Keys that begin so.
-    List {
-        /// How.
-        prefix: String,
-    },
-    /// Writes everything if everything is as expected.
-    Transact {
-        /// What is expected.
-        expect: Vec<Pair>,
-        /// What is written.
-        writes: Vec<Pair>,
-    },
-    /// A key has a value for so long from now on.
-    Keep {
-        /// Which.
-        key: String,
-        /// Which value.
-        value: String,
-        /// How long.
-        milliseconds: u64,
-    },
-}
-
-/// What a server says.
+/// Answers for a server that may hold the coordinator.
+///
+/// # Errors
+///
+/// `Denied`: the asking server is of another cluster. `Invalid`: this server does not hold the coordinator. Errors of
+/// the coordinator.
 pub fn answer(node: &Node, cluster: Option<&str>, request: CoordinatorRequest) -> Result<Value> {
     check_cluster(Some(&node.cluster), cluster)?;
     if let Some(address) = &node.coordinator_address {
@@ -55,8 +23,12 @@ pub fn answer(node: &Node, cluster: Option<&str>, request: CoordinatorRequest) -
     answer_from(node.registry.coordinator(), request)
 }
 
-/// Of the cluster that is held, and of the server which asks, which may not know it yet. Another cluster's may answer at an
-/// address by now, with the same secret.
+/// Compares the cluster that the coordinator holds with that of the asking server, which does not know its cluster
+/// before it has joined. An address may belong to another cluster by now, even one with the same secret.
+///
+/// # Errors
+///
+/// `Denied`: they differ.
 pub fn check_cluster(held: Option<&str>, asked: Option<&str>) -> Result<()> {
     match (held, asked) {
         (_, None) => Ok(()),
@@ -68,7 +40,11 @@ pub fn check_cluster(held: Option<&str>, asked: Option<&str>) -> Result<()> {
     }
 }
 
-/// What the coordinator itself says.
+/// Passes a read or write to the coordinator.
+///
+/// # Errors
+///
+/// Those of the coordinator.
 pub fn answer_from(coordinator: &dyn Coordinator, request: CoordinatorRequest) -> Result<Value> {
     match request {
         CoordinatorRequest::Get { key } => Ok(json!(coordinator.get(&key)?)),
@@ -77,7 +53,7 @@ pub fn answer_from(coordinator: &dyn Coordinator, request: CoordinatorRequest) -
             Ok(json!(coordinator.transact(&borrowed(&expect), &borrowed(&writes))?))
         }
         CoordinatorRequest::Keep { key, value, milliseconds } => {
-            // A clock that is asked for more than it has would not come back.
+            // The end of a longer lifetime is beyond what a clock can show.
             let lifetime = Duration::from_millis(milliseconds).min(KEPT_MAX);
             Ok(json!(coordinator.keep(&key, &value, lifetime)?))
         }

@@ -1,106 +1,115 @@
-//! Healing, and the proof that it is complete: all replicas of all partitions hold the same.
+//! Healing, and proofs that all replicas of a partition hold the same.
 
-use super::{Reports, partitions};
-use crate::control::ControlRequest;
+use super::servers::{Reports, ask};
+use super::{bricks, partitions};
 use crate::hosting::node::Node;
+use hekate_control::brick::{BrickState, BrickStatus};
+use hekate_control::healing::{
+    Difference, HealingStatus, LackingReplica, LackingState, Proof, ProofStatus, ProofsBegun,
+};
+use hekate_control::partition::{PartitionStatus, WaitingPartition};
+use hekate_control::peer::{Begun, ProveHere};
 use hekate_proto::*;
-use hekate_replica::{Event, Proof};
-use serde_json::{Value, json};
+use hekate_replica::Event;
 
-/// What is being healed, what waits, and how far proofs are.
-pub fn status(node: &Node) -> Result<Value> {
+/// Replicas that lack data, partitions that wait, and the progress of proofs.
+pub fn status(node: &Node) -> Result<HealingStatus> {
     let reports = Reports::gather(node)?;
-    let all = partitions::list(node)?;
-    let rows = all.as_array().map(Vec::as_slice).unwrap_or_default();
-    let ids = |list: &Value| -> Vec<String> {
-        list.as_array().into_iter().flatten().filter_map(|one| one["brick"].as_str().map(String::from)).collect()
-    };
-    let bricks = super::bricks(node, &reports)?;
-    let mut missing = Vec::new();
-    for row in rows {
-        let (members, learners) = (ids(&row["members"]), ids(&row["learners"]));
-        for brick in row["placed"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            if members.iter().any(|member| member == brick) {
-                continue;
-            }
-            let is_it = |told: &&Value| {
-                told["ring"] == row["ring"] && told["partition"] == row["partition"] && told["brick"] == brick
-            };
-            let told = reports.lists("healing").find(is_it);
-            missing.push(json!({
-                "ring": row["ring"], "partition": row["partition"], "volumes": row["volumes"], "brick": brick,
-                "state": match learners.iter().any(|learner| learner == brick) {
-                    true => "being healed".into(),
-                    false => state_of(&bricks, brick),
-                },
-                "healed": told.map(|told| told["healed"].clone()), "bytes_sent": told.map(|told| told["bytes_sent"].clone()),
-                "seconds_left": told.map(|told| told["seconds_left"].clone()),
-            }));
+    let partitions = partitions::list(node)?;
+    let bricks = bricks::rows(node, &reports)?;
+    let missing: Vec<_> = partitions.iter().flat_map(|row| lacking(row, &reports, &bricks)).collect();
+    // Replicas are healed side by side, so the slowest one counts.
+    let seconds_left = missing.iter().filter_map(|row| row.seconds_left).reduce(f64::max);
+    let waiting = partitions.iter().filter_map(|row| {
+        let waits_for = row.waits_for.clone()?;
+        Some(WaitingPartition { ring: row.ring, partition: row.partition, waits_for })
+    });
+    Ok(HealingStatus {
+        partitions: partitions.len(),
+        waiting: waiting.collect(),
+        missing,
+        seconds_left,
+        proofs: reports.said().flat_map(|report| report.proofs.clone()).collect(),
+        all_servers_answer: reports.all_online(),
+    })
+}
+
+/// The replicas of a partition that are no members.
+fn lacking(row: &PartitionStatus, reports: &Reports, bricks: &[BrickStatus]) -> Vec<LackingReplica> {
+    let is_member = |brick: &&BrickId| row.members.iter().any(|member| member.brick == **brick);
+    let lacking = |brick: &BrickId| {
+        let is_learner = row.learners.iter().any(|learner| learner.brick == *brick);
+        let healing = reports.healing(row.ring, row.partition, *brick);
+        LackingReplica {
+            ring: row.ring,
+            partition: row.partition,
+            volumes: row.volumes.clone(),
+            brick: *brick,
+            state: if is_learner { LackingState::BeingHealed } else { state_of(bricks, *brick) },
+            healed: healing.map(|healing| healing.healed),
+            bytes_sent: healing.map(|healing| healing.bytes_sent),
+            seconds_left: healing.and_then(|healing| healing.seconds_left),
         }
-    }
-    let waiting: Vec<&Value> = rows.iter().filter(|row| !row["waits_for"].is_null()).collect();
-    let proofs: Vec<Value> = reports.lists("proofs").cloned().collect();
-    // They are healed side by side.
-    let left = missing.iter().filter_map(|row| row["seconds_left"].as_f64()).reduce(f64::max);
-    Ok(json!({
-        "partitions": rows.len(), "missing": missing, "seconds_left": left,
-        "waiting": waiting.iter().map(|row| json!({ "ring": row["ring"], "partition": row["partition"], "waits_for": row["waits_for"] })).collect::<Vec<_>>(),
-        "proofs": proofs, "all_servers_answer": reports.all_online(),
-    }))
+    };
+    row.placed.iter().filter(|brick| !is_member(brick)).map(lacking).collect()
 }
 
-/// Why a brick is not a member: its state, or that its healing has yet to begin.
-fn state_of(bricks: &[Value], brick: &str) -> Value {
-    match bricks.iter().find(|row| row["brick"] == brick).map(|row| &row["state"]) {
-        Some(state) if state == "online" => "waits to be healed".into(),
-        Some(state) => state.clone(),
-        None => "away".into(),
+/// Why a replica is neither a member nor being healed.
+fn state_of(bricks: &[BrickStatus], brick: BrickId) -> LackingState {
+    match bricks.iter().find(|row| row.report.brick == brick).map(|row| row.report.state) {
+        Some(BrickState::Online) => LackingState::WaitsToBeHealed,
+        Some(state) => LackingState::Brick(state),
+        None => LackingState::Brick(BrickState::Away),
     }
 }
 
-/// All servers begin to prove that the partitions that they lead are the same on all members.
+/// Has all servers begin proofs of the partitions that they lead.
 ///
-/// A proof ends with a view and with a member's connection, and none begins while a partition does not serve: who wants all of them
-/// asks again in the same run, for the rest.
-pub fn prove(node: &Node, run: u64) -> Result<Value> {
+/// A proof ends with a view and with a member's connection, and none begins while a partition is not served. A client
+/// that wants all proofs sends the request again with the same run, which begins those that are missing.
+pub fn prove(node: &Node, run: u64) -> Result<ProofsBegun> {
     for info in node.registry.servers()?.into_iter().filter(|info| info.server != node.registry.server()) {
-        // Of one that does not answer the status says so.
-        drop(super::ask_server(node, &info, &ControlRequest::ProveHere { run }));
+        // The status reports a server that does not answer.
+        drop(ask(node, &info, ProveHere { run }));
     }
-    prove_here(node, run)
+    prove_here(node, run)?;
+    Ok(ProofsBegun { cluster: node.cluster.clone(), server: node.registry.server() })
 }
 
-/// This one does.
-pub fn prove_here(node: &Node, run: u64) -> Result<Value> {
+/// Begins proofs of the partitions that this server leads.
+pub fn prove_here(node: &Node, run: u64) -> Result<Begun> {
     let rings: Vec<_> = node.rings.read().values().cloned().collect();
     for ring in &rings {
         let run_of = |address| Some(ring.replica(address)?.partition.read().proof()?.run);
         let wanted = ring.leaders().into_iter().filter(|address| run_of(*address) != Some(run)).collect();
         node.tell(ring, wanted, || Event::Prove { run });
     }
-    Ok(json!({ "cluster": node.cluster, "server": node.registry.server() }))
+    Ok(Begun {})
 }
 
-/// How far the proofs of this server are, each with the one of another run that had ended `before` it.
-pub fn proofs_here(node: &Node) -> Vec<Value> {
+/// The last proof of each partition that this server leads, with the one of another run that had ended before it.
+pub fn proofs_here(node: &Node) -> Vec<ProofStatus> {
     let mut rows = Vec::new();
     for ring in node.rings.read().values() {
         for address in ring.leaders() {
             let proofs = ring.replica(address).map(|hosted| hosted.partition.read().proofs()).unwrap_or_default();
-            let mut told = proofs.iter().map(|proof| row(ring.ring, address.partition, proof));
-            if let Some(mut last) = told.next() {
-                last["before"] = told.next().unwrap_or_default();
-                rows.push(last);
-            }
+            let mut proofs = proofs.iter().map(|proof| row(ring.ring, address.partition, proof));
+            let last = proofs.next().map(|proof| ProofStatus { proof, before: proofs.next() });
+            rows.extend(last);
         }
     }
     rows
 }
 
-fn row(ring: RingId, partition: PartitionNumber, proof: &Proof) -> Value {
-    let differing = |(brick, key): &(BrickId, Key)| json!({ "brick": brick, "from": format!("{key:?}") });
-    json!({
-        "ring": ring, "partition": partition, "run": proof.run, "equal": proof.equal, "left_out": proof.left_out,
-        "ended": proof.ended, "differing": proof.differing.iter().map(differing).collect::<Vec<_>>(),
-    })
+fn row(ring: RingId, partition: PartitionNumber, proof: &hekate_replica::Proof) -> Proof {
+    let differing = |(brick, key): &(BrickId, Key)| Difference { brick: *brick, from: format!("{key:?}") };
+    Proof {
+        ring,
+        partition,
+        run: proof.run,
+        equal: proof.equal,
+        left_out: proof.left_out,
+        ended: proof.ended,
+        differing: proof.differing.iter().map(differing).collect(),
+    }
 }

@@ -1,96 +1,116 @@
-//! Partitions: their views, how far their replicas are, and the operator's way around replicas that are gone for good.
+//! Partitions: their views, the positions of their replicas, and the operator's way around replicas that are lost for
+//! good.
 
-use super::{Reports, one_brick};
-use crate::control::ControlRequest;
-use crate::hosting::hosted_ring::HostedRing;
+use super::bricks;
+use super::servers::{Reports, ask};
+use crate::hosting::hosted_ring::{Hosted, HostedRing};
 use crate::hosting::node::Node;
+use hekate_cluster::RingInfo;
 use hekate_cluster::views::forced;
+use hekate_control::brick::BrickStatus;
+use hekate_control::partition::{Lag, PartitionDetails, PartitionForced, PartitionStatus, ReplicaStatus};
+use hekate_control::peer::{LedPartition, MemberLag, Replicas, ReplicasHere};
+use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::Address;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A row for each partition.
-pub fn list(node: &Node) -> Result<Value> {
+pub fn list(node: &Node) -> Result<Vec<PartitionStatus>> {
     rows(node, &Reports::gather(node)?)
 }
 
-/// The same, of what all servers have said.
-pub fn rows(node: &Node, reports: &Reports) -> Result<Value> {
+/// A row for each partition, from these reports.
+pub fn rows(node: &Node, reports: &Reports) -> Result<Vec<PartitionStatus>> {
     let waiting = reports.waiting(node);
-    let bricks = super::bricks(node, reports)?;
+    let bricks = bricks::rows(node, reports)?;
     let volumes = node.registry.volumes()?;
     let mut rows = Vec::new();
     for ring in node.registry.rings()? {
         let own = volumes.iter().filter(|volume| volume.ring == ring.ring);
-        let names: Vec<&str> = own.map(|volume| volume.name.as_str()).collect();
+        let names: Vec<String> = own.map(|volume| volume.name.clone()).collect();
         for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
-            let is_it = |row: &&Value| row["ring"] == ring.ring.0 && row["partition"] == number.0;
-            let waits_for = waiting.iter().find(is_it).map(|row| row["waits_for"].clone());
-            let mut row = super::json(view)?;
-            (row["ring"], row["partition"], row["volumes"]) =
-                (super::json(&ring.ring)?, number.0.into(), super::json(&names)?);
-            row["losses"] = view.losses.into();
-            row["placed"] = super::json(&ring.placed(number))?;
-            row["waits_for"] = waits_for.unwrap_or_default();
-            row["min_replicas"] = ring.members_min().into();
+            let waits_for = waiting.iter().find(|row| row.ring == ring.ring && row.partition == number);
             let led = reports.led(ring.ring, number);
-            for name in ["records", "lags", "unsettled", "unstable", "open_shards", "unsettled_fast_writes", "loose"] {
-                row[name] = led.map(|led| led[name].clone()).unwrap_or_default();
-            }
-            for lag in row["lags"].as_array_mut().into_iter().flatten() {
-                let brick = bricks.iter().find(|brick| brick["brick"] == lag["brick"]);
-                lag["state"] = brick.map(|brick| brick["state"].clone()).unwrap_or_default();
-            }
-            rows.push(row);
+            rows.push(PartitionStatus {
+                volumes: names.clone(),
+                waits_for: waits_for.map(|row| row.waits_for.clone()),
+                lags: led.map(|led| led.lags.iter().map(|lag| lag_row(lag, &bricks)).collect()),
+                ..row(&ring, number, view, led)
+            });
         }
     }
-    Ok(rows.into())
+    Ok(rows)
 }
 
-/// One, with what each server that answers says of the replicas that it has.
-pub fn show(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Value> {
-    let all = list(node)?;
-    let is_it = |row: &&Value| row["ring"] == ring.0 && row["partition"] == partition.0;
-    let found = all.as_array().into_iter().flatten().find(is_it);
-    let mut row = found.cloned().ok_or_else(|| {
+fn row(ring: &RingInfo, number: PartitionNumber, view: &View, led: Option<&LedPartition>) -> PartitionStatus {
+    PartitionStatus {
+        ring: ring.ring,
+        partition: number,
+        epoch: view.epoch,
+        leader: view.leader,
+        members: view.members.clone(),
+        learners: view.learners.clone(),
+        opened: view.opened,
+        forgetful: view.forgetful,
+        too_few: view.too_few,
+        whole: view.whole,
+        losses: view.losses,
+        placed: ring.placed(number),
+        min_replicas: ring.members_min(),
+        records: led.map(|led| led.records),
+        unsettled: led.map(|led| led.unsettled),
+        unstable: led.map(|led| led.unstable),
+        open_shards: led.map(|led| led.open_shards),
+        unsettled_fast_writes: led.map(|led| led.unsettled_fast_writes),
+        loose: led.map(|led| led.loose),
+        ..PartitionStatus::default()
+    }
+}
+
+fn lag_row(lag: &MemberLag, bricks: &[BrickStatus]) -> Lag {
+    let brick = bricks.iter().find(|row| row.report.brick == lag.brick);
+    Lag { brick: lag.brick, records: lag.records, state: brick.map(|row| row.report.state) }
+}
+
+/// One partition, with the replicas on each server that answers.
+pub fn show(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<PartitionDetails> {
+    let found = list(node)?.into_iter().find(|row| row.ring == ring && row.partition == partition);
+    let row = found.ok_or_else(|| {
         Error::invalid(format!("there is no partition {ring}/{partition}; `hekate partition list` shows all"))
     })?;
-    let request = ControlRequest::ReplicasHere { ring, partition };
     let mut replicas = Vec::new();
     for info in node.registry.servers()? {
         let said = match info.server == node.registry.server() {
             true => here(node, ring, partition).map_err(|error| error.to_string()),
-            false => super::ask_server(node, &info, &request),
+            false => ask(node, &info, ReplicasHere { ring, partition }),
         };
-        if let Ok(said) = said {
-            replicas.extend(said["replicas"].as_array().cloned().unwrap_or_default());
-        }
+        replicas.extend(said.map(|said| said.replicas).unwrap_or_default());
     }
-    row["replicas"] = replicas.into();
-    Ok(row)
+    Ok(PartitionDetails { partition: row, replicas })
 }
 
-/// What this server has.
-pub fn here(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Value> {
+/// The replicas on this server.
+pub fn here(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Replicas> {
     let hosted_ring = node.ring(ring)?;
     let own = hosted_ring.replicas().filter(|(address, _)| address.partition == partition);
-    let rows: Vec<Value> = own
-        .map(|(address, hosted)| {
-            let position = hosted.brick.position(ring, partition);
-            let is_whole = !hosted.partition.read().is_being_healed();
-            json!({
-                "brick": address.brick, "server": node.registry.server(), "epoch": position.epoch,
-                "sequence": position.sequence, "incarnation": hosted.brick.incarnation(), "whole": is_whole,
-            })
-        })
-        .collect();
-    Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "replicas": rows }))
+    let row = |(address, hosted): (&Address, &Hosted)| {
+        let position = hosted.brick.position(ring, partition);
+        ReplicaStatus {
+            brick: address.brick,
+            server: node.registry.server(),
+            epoch: position.epoch,
+            sequence: position.sequence,
+            incarnation: hosted.brick.incarnation(),
+            whole: !hosted.partition.read().is_being_healed(),
+        }
+    };
+    Ok(Replicas { replicas: own.map(row).collect() })
 }
 
-/// Lets a replica of this server lead, though it may lack what was acknowledged: those who have that are gone for good.
-pub fn force(node: &Node, ring: RingId, partition: PartitionNumber, brick: &str) -> Result<Value> {
-    let brick = one_brick(node, brick)?;
+/// Makes a replica of this server the leader, and only member, though it may lack acknowledged changes.
+pub fn force(node: &Node, ring: RingId, partition: PartitionNumber, brick: &str) -> Result<PartitionForced> {
+    let brick = bricks::own(node, brick)?;
     let hosted: Arc<HostedRing> = node.ring(ring)?;
     let at = Address { partition, brick: brick.brick };
     let none = || {
@@ -107,7 +127,5 @@ pub fn force(node: &Node, ring: RingId, partition: PartitionNumber, brick: &str)
         brick.directory,
         view.epoch
     );
-    Ok(
-        json!({ "ring": ring, "partition": partition, "epoch": view.epoch, "brick": brick.brick, "losses": view.losses }),
-    )
+    Ok(PartitionForced { ring, partition, epoch: view.epoch, brick: brick.brick, losses: view.losses })
 }

@@ -1,39 +1,44 @@
-//! Scrubbing all bricks of the cluster, or one, for all volumes or one.
+//! Orders to scrub: all bricks of the cluster or one, all volumes or one.
 
-use crate::control::ControlRequest;
+use super::bricks::called;
+use super::servers::ask;
 use crate::hosting::node::Node;
 use hekate_cluster::BrickInfo;
+use hekate_control::brick::ScrubBegun;
+use hekate_control::peer::{Begun, ScrubHere};
 use hekate_proto::*;
-use serde_json::{Value, json};
 
-/// Begins. -> a row a brick, with why it was not begun, if so
-pub fn start(node: &Node, brick: Option<&str>, volume: Option<&str>) -> Result<Value> {
+/// Has the servers of the chosen bricks begin. -> a row for each brick, in the order of the servers
+pub fn start(node: &Node, brick: Option<&str>, volume: Option<&str>) -> Result<Vec<ScrubBegun>> {
     let volume = volume.map(|name| volume_called(node, name)).transpose()?;
-    let chosen = bricks_called(node, brick)?;
+    let chosen = chosen(node, brick)?;
     let mut rows = Vec::new();
     for info in node.registry.servers()? {
         let own: Vec<&BrickInfo> = chosen.iter().filter(|brick| brick.server == info.server).collect();
         if own.is_empty() {
             continue;
         }
-        let ids: Vec<BrickId> = own.iter().map(|brick| brick.brick).collect();
+        let bricks: Vec<BrickId> = own.iter().map(|brick| brick.brick).collect();
         let begun = match info.server == node.registry.server() {
-            true => start_here(node, &ids, volume).map_err(|error| error.to_string()),
-            false => super::ask_server(node, &info, &ControlRequest::ScrubHere { bricks: ids, volume }),
+            true => Ok(start_here(node, &bricks, volume)),
+            false => ask(node, &info, ScrubHere { bricks, volume }),
         };
-        let why = begun.err().map(|why| format!("server {} does not answer: {why}", info.server));
-        let row = |brick: &&BrickInfo| json!({ "brick": brick.brick, "directory": brick.directory, "why_not": why });
-        rows.extend(own.iter().map(row));
+        let why_not = begun.err().map(|why| format!("server {} does not answer: {why}", info.server));
+        rows.extend(own.into_iter().map(|brick| ScrubBegun {
+            brick: brick.brick,
+            directory: brick.directory.clone(),
+            why_not: why_not.clone(),
+        }));
     }
-    Ok(rows.into())
+    Ok(rows)
 }
 
-/// Of this server.
-pub fn start_here(node: &Node, bricks: &[BrickId], volume: Option<VolumeId>) -> Result<Value> {
+/// Has bricks of this server begin.
+pub fn start_here(node: &Node, bricks: &[BrickId], volume: Option<VolumeId>) -> Begun {
     for brick in bricks {
         node.scrubs.ask(*brick, volume);
     }
-    Ok(json!({ "cluster": node.cluster, "server": node.registry.server() }))
+    Begun {}
 }
 
 fn volume_called(node: &Node, name: &str) -> Result<VolumeId> {
@@ -41,11 +46,11 @@ fn volume_called(node: &Node, name: &str) -> Result<VolumeId> {
     Ok(found.ok_or_else(|| node.no_volume(name))?.volume)
 }
 
-/// Of all servers. Without a name: those on which something rests, which one that was replaced has not.
-fn bricks_called(node: &Node, name: Option<&str>) -> Result<Vec<BrickInfo>> {
+/// The brick of that name. Without one: all that hold replicas, which a replaced brick does not.
+fn chosen(node: &Node, name: Option<&str>) -> Result<Vec<BrickInfo>> {
     let all = node.registry.bricks()?;
     if let Some(name) = name {
-        return Ok(vec![super::called(&all, name, "the cluster")?]);
+        return Ok(vec![called(&all, name, "the cluster")?]);
     }
     let rings = node.registry.rings()?;
     Ok(all.into_iter().filter(|info| rings.iter().any(|ring| ring.replicas_on(info.brick) > 0)).collect())

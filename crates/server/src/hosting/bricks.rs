@@ -5,11 +5,12 @@
 //! leaves its views when the new one has learned it. Spreading the replicas of a brick over several others does not
 //! exist yet.
 
+use crate::control::bricks::record;
 use crate::hosting::node::Node;
 use hekate_brick::{Brick, BrickSettings, Identity};
 use hekate_cluster::{BrickInfo, RingInfo};
+use hekate_control::brick::{BrickRecord, BrickRemoved, BrickReplaced};
 use hekate_proto::*;
-use serde_json::{Value, json};
 use std::path::Path;
 
 /// Sizes of a journal, in MiB.
@@ -73,7 +74,7 @@ pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
 /// # Errors
 ///
 /// `Invalid` if there is no such pool or the directory cannot be a brick; those of the coordinator.
-pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result<Value> {
+pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result<BrickRecord> {
     let pools: Vec<String> = node.registry.pools()?.into_iter().map(|pool| pool.name).collect();
     if !pools.iter().any(|known| known == pool) {
         return Err(Error::invalid(format!("there is no pool called {pool}; there are: {}", pools.join(", "))));
@@ -82,7 +83,7 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
     let wanted = NewBrick { cluster: &node.cluster, server: node.registry.server(), pool, journal_mib };
     let info = BrickInfo { unopened: true, ..make_brick(Path::new(directory), &wanted)? };
     node.registry.add_brick(&info)?;
-    crate::control::json(&info)
+    Ok(record(info))
 }
 
 /// Makes a brick on this server that takes the place of another brick, of any server.
@@ -91,7 +92,7 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
 ///
 /// `Invalid` if the other brick is unknown or holds nothing, or the directory cannot be a brick; those of the
 /// coordinator.
-pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> Result<Value> {
+pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> Result<BrickReplaced> {
     let old = any_brick(node, called)?;
     if !node.registry.rings()?.iter().any(|ring| ring.is_placed(old.brick)) {
         let what = format!("nothing rests on brick {}, or another has taken its place already", old.directory);
@@ -104,10 +105,13 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
     let replicas = node.registry.replace_brick(&old, &info).inspect_err(|_| {
         log::warn!("the brick in {directory} was made and not recorded; remove what is in it");
     })?;
-    Ok(json!({
-        "brick": info.brick, "directory": directory, "replaces": old.brick, "old_directory": old.directory,
-        "replicas": replicas,
-    }))
+    Ok(BrickReplaced {
+        brick: info.brick,
+        directory: directory.into(),
+        replaces: old.brick,
+        old_directory: old.directory,
+        replicas,
+    })
 }
 
 /// A brick of the cluster by its directory or the first digits of its id.
@@ -164,7 +168,7 @@ fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<
 /// # Errors
 ///
 /// `NotSupported` if it holds replicas; those of the coordinator.
-pub fn remove(node: &Node, info: &BrickInfo) -> Result<Value> {
+pub fn remove(node: &Node, info: &BrickInfo) -> Result<BrickRemoved> {
     let rings = node.registry.remove_brick(info.brick)?;
     if !rings.is_empty() {
         let why = what_rests_there(node, info, &rings)?;
@@ -172,7 +176,7 @@ pub fn remove(node: &Node, info: &BrickInfo) -> Result<Value> {
             what: format!("brick {} cannot be removed: {why}. Nothing was changed", info.directory),
         });
     }
-    Ok(json!({ "brick": info.brick, "directory": info.directory, "state": "removed" }))
+    Ok(BrickRemoved { brick: info.brick, directory: info.directory.clone(), state: "removed".into() })
 }
 
 /// The error for a brick whose replicas are to go to others: `NotSupported`, or `Invalid` if it holds none.
@@ -180,7 +184,7 @@ pub fn remove(node: &Node, info: &BrickInfo) -> Result<Value> {
 /// # Errors
 ///
 /// Always: `NotSupported`, or `Invalid` if the brick holds no replica; those of the coordinator.
-pub fn refuse_to_move(node: &Node, info: &BrickInfo, what: &str) -> Result<Value> {
+pub fn refuse_to_move(node: &Node, info: &BrickInfo, what: &str) -> Result<()> {
     let rings: Vec<RingInfo> = node.registry.rings()?.into_iter().filter(|ring| ring.has(info.brick)).collect();
     if rings.is_empty() {
         return Err(Error::invalid(format!(

@@ -3,12 +3,15 @@
 //! It answers the same control requests as a first server that holds the coordinator, with the same checks.
 
 use crate::control::coordinator::{answer_from, check_cluster};
-use crate::control::{ControlRequest, allowed, reply};
+use crate::control::{allowed, json, reply};
 use crate::hosting::state_directory;
 use hekate_cluster::{Coordinator, EmbeddedCoordinator};
-use hekate_proto::*;
+use hekate_control::peer::PeerRequest;
+use hekate_control::status::{Identity, Stopping};
+use hekate_control::{ControlRequest, Request};
+use hekate_proto::{Error, Reply, Result, SessionId, VolumeId};
 use hekate_transport::{Peer, Service};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -46,23 +49,23 @@ impl CoordinatorHost {
         self.coordinator.get("/cluster")?.map(|text| serde_json::from_str(&text).map_err(unreadable)).transpose()
     }
 
-    fn act(&self, request: ControlRequest) -> Result<Value> {
+    fn act(&self, request: Request) -> Result<Value> {
         match request {
-            ControlRequest::Identify => Ok(json!({
-                "cluster": self.cluster()?,
-                "server": null,
-                "pid": std::process::id(),
-                "endpoints": self.endpoints,
-                "coordinator": self.endpoints,
-                "holds_coordinator": true,
-            })),
-            ControlRequest::Coordinator { cluster, asked } => {
+            Request::Control(ControlRequest::Identify(_)) => json(&Identity {
+                cluster: self.cluster()?,
+                server: None,
+                pid: std::process::id(),
+                endpoints: self.endpoints.clone(),
+                coordinator: self.endpoints.clone(),
+                holds_coordinator: true,
+            }),
+            Request::Peer(PeerRequest::Coordinator { cluster, asked }) => {
                 check_cluster(self.cluster()?.as_deref(), cluster.as_deref())?;
                 answer_from(&self.coordinator, asked)
             }
-            ControlRequest::Stop => {
+            Request::Control(ControlRequest::Stop(_)) => {
                 self.stop_asked.store(true, Ordering::Relaxed);
-                Ok(json!({ "pid": std::process::id() }))
+                json(&Stopping { pid: std::process::id() })
             }
             _ => Err(Error::invalid(
                 "a coordinator answers here, which does not serve this request; ask a server of its cluster",
@@ -77,7 +80,7 @@ impl Service for CoordinatorHost {
         Err(Error::NotSupported { what })
     }
 
-    fn call(&self, _: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>> {
+    fn call(&self, _: SessionId, requests: Vec<hekate_proto::Request>) -> Vec<Result<Reply>> {
         requests.iter().map(|_| Err(Error::SessionEnded)).collect()
     }
 

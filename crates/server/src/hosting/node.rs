@@ -218,7 +218,7 @@ impl Node {
     /// `Io` if the machine does not give a thread.
     pub fn serve_metrics(&self, listener: TcpListener) -> Result<()> {
         let own = self.own.clone();
-        let page = move || metrics::page(&*own.upgrade()?).ok();
+        let page = move || Some(metrics::page(&*own.upgrade()?));
         hekate_metrics::listen(listener, page).map_err(|e| Error::io("start the threads for metrics", e))
     }
 

@@ -1,8 +1,9 @@
 //! The coordinator of another process, called over that process's control interface.
 
-use crate::control::{ControlReply, ControlRequest, CoordinatorRequest};
 use hekate_cluster::Coordinator;
 use hekate_cluster::coordinator::{Expect, Write};
+use hekate_control::peer::{CoordinatorRequest, PeerRequest};
+use hekate_control::{ControlReply, Refusal};
 use hekate_proto::{Error, Result};
 use hekate_transport::{Control, Endpoint};
 use serde::de::DeserializeOwned;
@@ -28,7 +29,7 @@ impl RemoteCoordinator {
     }
 
     fn ask<T: DeserializeOwned>(&self, request: CoordinatorRequest) -> Result<T> {
-        let request = ControlRequest::Coordinator { cluster: self.cluster.clone(), asked: request };
+        let request = PeerRequest::Coordinator { cluster: self.cluster.clone(), asked: request };
         let request = serde_json::to_string(&request);
         let away = |error| match error {
             Error::Unavailable { what } => Error::Unavailable { what: format!("the coordinator: {what}") },
@@ -39,8 +40,8 @@ impl RemoteCoordinator {
             what: format!("the coordinator at {}: {e}", self.control.endpoint()),
         };
         match serde_json::from_str(&answer).map_err(unreadable)? {
-            ControlReply::Ok(value) => serde_json::from_value(value).map_err(unreadable),
-            ControlReply::Error { text, exit } => Err(self.refused(&text, exit)),
+            ControlReply::Ok(value) => Ok(value),
+            ControlReply::Error(Refusal { text, exit }) => Err(self.refused(&text, exit)),
         }
     }
 

@@ -6,12 +6,13 @@
 
 use crate::hosting::node::Node;
 use crate::hosting::own_bricks::OwnBricks;
-use crate::maintenance::repair::{Repaired, outcome_text};
+use crate::maintenance::repair::outcome_text;
 use crate::maintenance::scrub::{describe, volume_of};
 use hekate_brick::{Brick, Finding};
+use hekate_control::peer::Repaired;
+use hekate_control::status::DamagedItem;
 use hekate_proto::*;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -24,14 +25,14 @@ const LOOKED_AT_ONCE: usize = 64;
 const NAMED_MAX: usize = 100;
 
 /// The brick, and the description of what is damaged on it.
-type DamagedItem = (BrickId, String);
+type Place = (BrickId, String);
 
 /// The damaged items of this server's bricks.
 #[derive(Default)]
 pub struct Damages {
-    known: Mutex<BTreeMap<DamagedItem, Finding>>,
+    known: Mutex<BTreeMap<Place, Finding>>,
     /// The item that was read again last; the next round begins behind it.
-    looked_at: Mutex<Option<DamagedItem>>,
+    looked_at: Mutex<Option<Place>>,
     /// Stopped bricks that the log has named.
     stopped: Mutex<BTreeSet<BrickId>>,
 }
@@ -43,7 +44,7 @@ impl Damages {
     }
 
     /// Adds an item. True if it was not known.
-    fn add(&self, place: DamagedItem, finding: &Finding) -> bool {
+    fn add(&self, place: Place, finding: &Finding) -> bool {
         let mut known = self.known.lock();
         let is_new = !known.contains_key(&place);
         if is_new && known.len() < KEPT_MAX {
@@ -53,7 +54,7 @@ impl Damages {
     }
 
     /// The items that the next round reads: those behind the last one, then those from the beginning, each once.
-    fn next(&self) -> Vec<(DamagedItem, Finding)> {
+    fn next(&self) -> Vec<(Place, Finding)> {
         let (known, mut looked_at) = (self.known.lock(), self.looked_at.lock());
         let last = looked_at.take();
         let behind = known.range((last.clone().map_or(Unbounded, Excluded), Unbounded));
@@ -136,13 +137,14 @@ fn volume_name(node: &Node, finding: &Finding) -> String {
 }
 
 /// The damaged items for `hekate status`.
-pub fn rows(node: &Node) -> Vec<Value> {
+pub fn rows(node: &Node) -> Vec<DamagedItem> {
     let known: Vec<_> = node.damages.known.lock().iter().take(NAMED_MAX).map(|(p, f)| (p.clone(), f.clone())).collect();
-    let row = |((brick, what), finding): (DamagedItem, Finding)| {
-        json!({
-            "volume": volume_name(node, &finding), "what": what, "brick": brick,
-            "directory": node.bricks.directory(brick), "server": node.registry.server(),
-        })
+    let row = |((brick, what), finding): (Place, Finding)| DamagedItem {
+        volume: volume_name(node, &finding),
+        what,
+        brick,
+        directory: node.bricks.directory(brick).map(String::from),
+        server: node.registry.server(),
     };
     known.into_iter().map(row).collect()
 }

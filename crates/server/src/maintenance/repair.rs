@@ -6,33 +6,18 @@
 
 mod elsewhere;
 
-pub use elsewhere::{RepairRequest, answer};
+pub use elsewhere::{copy_item, repair_item};
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::maintenance::damage::DamagedAt;
 use crate::request::turn::Turn;
-use elsewhere::{Copied, copied_from_others, repair_elsewhere};
+use elsewhere::{FoundCopy, copied_from_others, repair_elsewhere};
 use hekate_brick::{Brick, Finding, LogPosition, block_checksum};
+use hekate_control::peer::Repaired;
 use hekate_proto::*;
 use hekate_replica::{Around, Commit, Event, Out};
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// The outcome of a repair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Repaired {
-    /// It was replaced by another replica's copy.
-    Yes,
-    /// It can be read by now, or is gone.
-    NotNeeded,
-    /// No other replica has it, or it cannot be written now.
-    No,
-    /// No other replica has an entry with that key, or the block's shard: the key itself is damaged, and the entry that
-    /// it stood for is unknown.
-    KeyLost,
-}
 
 /// A damaged block or entry of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,7 +205,7 @@ const COPIES_MAX: u32 = 50;
 /// server has checked that it is still damaged.
 fn repair_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedPart) -> Result<Repaired> {
     let at = damaged.position().partition(ring.count());
-    let mut copied: Option<Copied> = None;
+    let mut copied: Option<FoundCopy> = None;
     for _ in 0..COPIES_MAX {
         let (mut outcome, mut is_elsewhere) = (Repaired::NotNeeded, false);
         while_settled(node, ring, at, |members, end| {

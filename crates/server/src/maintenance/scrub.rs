@@ -4,11 +4,12 @@
 use crate::control::prove_here;
 use crate::hosting::node::Node;
 use crate::hosting::rings::Rings;
-use crate::maintenance::repair::{Repaired, repair};
+use crate::maintenance::repair::repair;
 use hekate_brick::{Brick, Finding, ScrubCursor, data_file_path};
+use hekate_control::brick::{ScrubEnded, ScrubPass, ScrubRunning, ScrubState, ScrubStatus};
+use hekate_control::peer::Repaired;
 use hekate_proto::*;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -129,25 +130,27 @@ impl Scrubs {
     }
 
     /// The running pass and the last one.
-    pub fn show(&self, brick: BrickId) -> Value {
+    pub fn show(&self, brick: BrickId) -> ScrubStatus {
         let all = self.bricks.lock();
         let none = Passes::default();
         let passes = all.get(&brick).unwrap_or(&none);
-        let state = if passes.running.is_some() || passes.asked.is_some() { "runs" } else { "waits" };
-        let last = passes.last.as_ref().map(|(ended, pass)| {
-            let mut shown = pass.show();
-            shown["ended_seconds_ago"] = ended.elapsed().as_secs().into();
-            shown
-        });
+        let is_running = passes.running.is_some() || passes.asked.is_some();
+        let last = passes
+            .last
+            .as_ref()
+            .map(|(ended, pass)| ScrubEnded { pass: pass.show(), ended_seconds_ago: ended.elapsed().as_secs() });
         let now = passes.running.as_ref().map(|pass| {
-            let (mut shown, took) = (pass.show(), pass.begun.elapsed().as_secs_f64());
-            shown["done"] = pass.done.into();
-            let left = took * (1.0 - pass.done) / pass.done;
-            shown["seconds_left"] = left.is_finite().then_some(left.ceil()).into();
-            shown
+            let left = pass.begun.elapsed().as_secs_f64() * (1.0 - pass.done) / pass.done;
+            let seconds_left = left.is_finite().then_some(left.ceil());
+            ScrubRunning { pass: pass.show(), done: pass.done, seconds_left }
         });
-        json!({ "state": state, "now": now, "last": last, "mended_since_start": passes.mended,
-            "error": passes.error.as_ref().map(ToString::to_string) })
+        ScrubStatus {
+            state: if is_running { ScrubState::Runs } else { ScrubState::Waits },
+            now,
+            last,
+            mended_since_start: passes.mended,
+            error: passes.error.as_ref().map(ToString::to_string),
+        }
     }
 }
 
@@ -180,17 +183,17 @@ impl Pass {
         }
     }
 
-    fn show(&self) -> Value {
-        json!({
-            "volume": self.volume,
-            "seconds": self.begun.elapsed().as_secs(),
-            "left_out": self.left_out,
-            "bytes_checked": self.bytes,
-            "mended": self.mended,
-            "damaged": self.unmended,
-            "stray_files_removed": self.strays,
-            "damage": self.named,
-        })
+    fn show(&self) -> ScrubPass {
+        ScrubPass {
+            volume: self.volume,
+            seconds: self.begun.elapsed().as_secs(),
+            left_out: self.left_out.clone(),
+            bytes_checked: self.bytes,
+            mended: self.mended,
+            damaged: self.unmended,
+            stray_files_removed: self.strays,
+            damage: self.named.clone(),
+        }
     }
 
     fn note(&mut self, finding: &Finding, outcome: Repaired) {

@@ -7,16 +7,16 @@
 
 mod names;
 
-pub use names::{NameRequest, names_here};
+pub use names::names_here;
 
-use crate::control::{ControlRequest, ask_server};
+use crate::control::ask_server;
 use crate::hosting::node::Node;
+use hekate_control::healing::{FileName, MissingFile, MissingFiles};
+use hekate_control::peer::{FileShare, Journaled, MissingHere, ReplicaLack};
 use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::Healing;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
@@ -72,30 +72,6 @@ impl Leavings {
     }
 }
 
-/// What one replica lacks of one file, according to the journal of its partition's leader.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Lacked {
-    brick: BrickId,
-    volume: u32,
-    /// The inode, or the data id of the file's bytes, in hexadecimal.
-    inode: Option<String>,
-    data: Option<String>,
-    blocks: u64,
-    bytes: u64,
-}
-
-/// What the journals of one server say.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Told {
-    lacked: Vec<Lacked>,
-    /// Bricks of which more may be missing.
-    incomplete: BTreeSet<String>,
-    /// The inode of each data id, and the directory and name of each inode, as far as journals have them.
-    owners: BTreeMap<String, String>,
-    names: BTreeMap<String, (String, String)>,
-    parents: BTreeMap<String, String>,
-}
-
 /// A replica that lacks records of a partition which is led here.
 struct Lacking {
     brick: BrickId,
@@ -140,7 +116,7 @@ impl Lacking {
     }
 
     /// What is missing, by file.
-    fn files(self) -> impl Iterator<Item = Lacked> {
+    fn files(self) -> impl Iterator<Item = ReplicaLack> {
         // Bytes by volume and inode, and blocks by volume and data id.
         let (mut inodes, mut contents) = (BTreeMap::new(), BTreeMap::new());
         for (key, bytes) in self.entries {
@@ -153,15 +129,20 @@ impl Lacking {
             *contents.entry((shard.volume.0, shard.data.0)).or_insert(0) += blocks.len() as u64;
         }
         let brick = self.brick;
-        let of_inode =
-            move |((volume, id), bytes)| Lacked { inode: Some(hex(id)), bytes, brick, volume, ..Lacked::default() };
-        let of_content = move |((volume, id), blocks): ((u32, u128), u64)| Lacked {
+        let of_inode = move |((volume, id), bytes)| ReplicaLack {
+            inode: Some(hex(id)),
+            bytes,
+            brick,
+            volume,
+            ..ReplicaLack::default()
+        };
+        let of_content = move |((volume, id), blocks): ((u32, u128), u64)| ReplicaLack {
             data: Some(hex(id)),
             blocks,
             bytes: blocks * BLOCK_BYTES as u64,
             brick,
             volume,
-            ..Lacked::default()
+            ..ReplicaLack::default()
         };
         inodes.into_iter().map(of_inode).chain(contents.into_iter().map(of_content))
     }
@@ -171,26 +152,24 @@ fn hex(id: u128) -> String {
     format!("{id:032x}")
 }
 
-impl Told {
-    /// Learns from a change which inode has which data ids, and which name leads to which inode.
-    fn learn(&mut self, change: &Change) {
-        let Change::Put { key, value } = change else { return };
-        let Some(id) = key.id().map(hex) else { return };
-        match key.kind() {
-            Some(Kind::Inode) => {
-                let Ok(record) = InodeRecord::from_bytes(value.clone()) else { return };
-                if record.kind == NodeKind::Directory {
-                    self.parents.insert(id.clone(), hex(record.parent.bits()));
-                }
-                self.owners.extend(record.layout.pieces.iter().map(|piece| (hex(piece.data.0), id.clone())));
+/// Learns from a change which inode has which data ids, and which name leads to which inode.
+fn learn(told: &mut FileShare, change: &Change) {
+    let Change::Put { key, value } = change else { return };
+    let Some(id) = key.id().map(hex) else { return };
+    match key.kind() {
+        Some(Kind::Inode) => {
+            let Ok(record) = InodeRecord::from_bytes(value.clone()) else { return };
+            if record.kind == NodeKind::Directory {
+                told.parents.insert(id.clone(), hex(record.parent.bits()));
             }
-            Some(Kind::Name) => {
-                let Ok(record) = NameRecord::from_bytes(value.clone()) else { return };
-                let name = String::from_utf8_lossy(&key.rest()).into_owned();
-                self.names.insert(hex(record.inode.bits()), (id, name));
-            }
-            _ => {}
+            told.owners.extend(record.layout.pieces.iter().map(|piece| (hex(piece.data.0), id.clone())));
         }
+        Some(Kind::Name) => {
+            let Ok(record) = NameRecord::from_bytes(value.clone()) else { return };
+            let name = String::from_utf8_lossy(&key.rest()).into_owned();
+            told.names.insert(hex(record.inode.bits()), (id, name));
+        }
+        _ => {}
     }
 }
 
@@ -199,8 +178,8 @@ impl Told {
 /// # Errors
 ///
 /// `Io` or `Damaged` if a journal cannot be read; those of the coordinator.
-pub fn missing_here(node: &Node) -> Result<Value> {
-    let mut told = Told::default();
+pub fn missing_here(node: &Node) -> Result<Journaled> {
+    let mut told = FileShare::default();
     for brick in node.bricks.values() {
         let mut lacking = lacking_of(node, brick.id())?;
         if lacking.is_empty() {
@@ -219,7 +198,7 @@ pub fn missing_here(node: &Node) -> Result<Value> {
                     record.changes.iter().for_each(|change| one.take(record.ring, change));
                 }
             }
-            record.changes.iter().for_each(|change| told.learn(change));
+            record.changes.iter().for_each(|change| learn(&mut told, change));
         })?;
         for one in lacking.into_values().flatten() {
             if !one.is_complete && !one.healing.as_ref().is_some_and(|healing| healing.whole) {
@@ -228,7 +207,7 @@ pub fn missing_here(node: &Node) -> Result<Value> {
             told.lacked.extend(one.files());
         }
     }
-    Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "told": crate::control::json(&told)? }))
+    Ok(Journaled { told })
 }
 
 /// The replicas that lack records of the partitions that a brick leads.
@@ -263,16 +242,15 @@ fn lacking_of(node: &Node, leader: BrickId) -> Result<BTreeMap<(RingId, Partitio
 /// # Errors
 ///
 /// Those of the coordinator.
-pub fn missing(node: &Node) -> Result<Value> {
-    let mut all = Told::default();
+pub fn missing(node: &Node) -> Result<MissingFiles> {
+    let mut all = FileShare::default();
     for info in node.registry.servers()? {
         let said = match info.server == node.registry.server() {
             true => missing_here(node).map_err(|error| error.to_string()),
-            false => ask_server(node, &info, &ControlRequest::MissingHere),
+            false => ask_server(node, &info, MissingHere {}),
         };
         // A server that does not answer leads no partition.
-        let Ok(mut said) = said else { continue };
-        let Ok(told) = serde_json::from_value::<Told>(said["told"].take()) else { continue };
+        let Ok(Journaled { told }) = said else { continue };
         all.lacked.extend(told.lacked);
         all.incomplete.extend(told.incomplete);
         all.owners.extend(told.owners);
@@ -294,12 +272,11 @@ pub fn missing(node: &Node) -> Result<Value> {
     let mut paths = names::Paths::new(node, all.names, all.parents)?;
     let mut rows = Vec::new();
     for ((brick, volume, is_inode, id), (blocks, bytes)) in files.into_iter().take(FILES_MAX) {
-        let mut row = json!({ "brick": brick, "volume": paths.volume(volume), "blocks": blocks, "bytes": bytes });
-        if is_inode {
-            row["path"] = paths.of(VolumeId(volume), &id).into();
-        }
-        row[if is_inode { "inode" } else { "data" }] = id.into();
-        rows.push(row);
+        let file = match is_inode {
+            true => FileName::Inode { path: paths.of(VolumeId(volume), &id), inode: id },
+            false => FileName::Data { data: id },
+        };
+        rows.push(MissingFile { brick, volume: paths.volume(volume), blocks, bytes, file });
     }
-    Ok(json!({ "files": rows, "files_in_all": count, "bytes": total, "incomplete": all.incomplete }))
+    Ok(MissingFiles { files: rows, files_in_all: count, bytes: total, incomplete: all.incomplete })
 }

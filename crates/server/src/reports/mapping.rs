@@ -6,9 +6,9 @@
 
 use crate::hosting::node::Node;
 use crate::request::sessions::Session;
+use hekate_control::status::MappedFile;
 use hekate_proto::*;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -116,7 +116,7 @@ fn client(node: &Node, session: SessionId) -> String {
 }
 
 /// The files that two mounts have mapped most recently, for `hekate status`.
-pub fn rows(node: &Node) -> Vec<Value> {
+pub fn rows(node: &Node) -> Vec<MappedFile> {
     let known = node.mappings.0.lock();
     let mut met: Vec<(File, Writer)> = known
         .files
@@ -126,11 +126,11 @@ pub fn rows(node: &Node) -> Vec<Value> {
         .collect();
     drop(known);
     met.sort_by_key(|(_, writer)| std::cmp::Reverse(writer.at));
-    let row = |((volume, inode), writer): (File, Writer)| {
-        json!({
-            "volume": node.volumes.name(volume), "inode": inode.number(), "sessions": [writer.session, writer.other],
-            "seconds_ago": writer.at.elapsed().as_secs(),
-        })
+    let row = |((volume, inode), writer): (File, Writer)| MappedFile {
+        volume: node.volumes.name(volume),
+        inode: inode.number(),
+        sessions: (writer.session, writer.other),
+        seconds_ago: writer.at.elapsed().as_secs(),
     };
     met.into_iter().take(NAMED_MAX).map(row).collect()
 }

@@ -2,95 +2,95 @@
 
 use crate::control::own_report;
 use crate::hosting::node::Node;
+use hekate_control::brick::{BrickFigures, BrickReport, BrickState};
+use hekate_control::peer::ServerReport;
 use hekate_metrics::{Page, add_process};
-use hekate_proto::Result;
-use serde_json::Value;
 
-/// The page as OpenMetrics text. `docs/operating.md` lists the names.
-///
-/// # Errors
-///
-/// Those of the report that `hekate status` is made of.
-pub fn page(node: &Node) -> Result<String> {
-    let report = own_report(node)?;
+/// This server's counters as OpenMetrics text. `docs/operating.md` lists the names.
+pub fn page(node: &Node) -> String {
+    let report = own_report(node);
     let mut page = Page::default();
-    add_server(&mut page, &report);
+    add_server(&mut page, node, &report);
     node.counters.add_to(&mut page);
-    for brick in report["bricks"].as_array().into_iter().flatten() {
-        add_brick(&mut page, brick, directory_of(node, brick));
+    let own = node.registry.own_bricks().unwrap_or_default();
+    for brick in &report.bricks {
+        let info = own.iter().find(|info| info.brick == brick.brick);
+        add_brick(&mut page, brick, info.map(|info| info.directory.clone()).unwrap_or_default());
     }
     for volume in node.volumes.all() {
-        let space = report["spaces"].as_array().into_iter().flatten().find(|row| row["volume"] == volume.volume.0);
+        let space = report.spaces.iter().find(|row| row.volume == volume.volume);
         if let Some(space) = space.filter(|_| !volume.deleting) {
             let labels = || vec![("volume", volume.name.clone())];
             let help = "Bytes of the volume's files, one copy, that fit on this server's bricks";
-            page.gauge("hekate_volume_bytes", help, labels(), number(&space["bytes_total"]));
-            page.gauge("hekate_volume_free_bytes", "Those that are free", labels(), number(&space["bytes_free"]));
+            page.gauge("hekate_volume_bytes", help, labels(), space.bytes_total as f64);
+            page.gauge("hekate_volume_free_bytes", "Those that are free", labels(), space.bytes_free as f64);
         }
     }
     add_process(&mut page);
-    Ok(page.text())
+    page.text()
 }
 
-fn add_server(page: &mut Page, report: &Value) {
+fn add_server(page: &mut Page, node: &Node, report: &ServerReport) {
+    let vitals = &report.vitals;
     let labels = vec![
-        ("cluster", report["cluster"].as_str().unwrap_or_default().to_string()),
-        ("server", report["server"].to_string()),
-        ("version", env!("CARGO_PKG_VERSION").to_string()),
+        ("cluster", node.cluster.clone()),
+        ("server", node.registry.server().to_string()),
+        ("version", vitals.version.clone()),
     ];
     page.gauge("hekate_build_info", "Always 1; what this is, is in the labels", labels, 1.0);
-    let waiting = report["waiting_partitions"].as_array().map_or(0, Vec::len) as f64;
     let rows = [
-        ("hekate_uptime_seconds", "Since the server started", number(&report["uptime_seconds"])),
-        ("hekate_partitions_waiting", "Partitions led here that take no changes now", waiting),
-        ("hekate_ops_at_work", "Ops that are being answered", number(&report["ops_at_work"])),
+        ("hekate_uptime_seconds", "Since the server started", vitals.uptime_seconds as f64),
+        (
+            "hekate_partitions_waiting",
+            "Partitions led here that take no changes now",
+            report.waiting_partitions.len() as f64,
+        ),
+        ("hekate_ops_at_work", "Ops that are being answered", vitals.ops_at_work as f64),
         (
             "hekate_oldest_op_seconds",
             "How long the oldest of them takes",
-            number(&report["oldest_op_milliseconds"]) / 1e3,
+            vitals.oldest_op_milliseconds.unwrap_or(0) as f64 / 1e3,
         ),
-        ("hekate_orphans", "Files without names that somebody may have open", number(&report["orphans"])),
-        ("hekate_garbage", "Removed contents that wait to be collected", number(&report["garbage"])),
-        ("hekate_damaged", "Blocks and entries that no replica has undamaged", number(&report["damaged"])),
+        ("hekate_orphans", "Files without names that somebody may have open", report.orphans as f64),
+        ("hekate_garbage", "Removed contents that wait to be collected", report.garbage as f64),
+        ("hekate_damaged", "Blocks and entries that no replica has undamaged", report.damaged as f64),
     ];
     for (name, help, value) in rows {
         page.gauge(name, help, Vec::new(), value);
     }
     let mapped = "Files of which two mounts wrote back mapped pages, so that stores may be lost";
-    page.counter("hekate_files_mapped_by_two_mounts", mapped, Vec::new(), number(&report["mapped_by_two"]));
-    page.counter("hekate_slow_ops", "Ops that took longer than --slow-op", Vec::new(), number(&report["slow_ops"]));
+    page.counter("hekate_files_mapped_by_two_mounts", mapped, Vec::new(), report.mapped_by_two as f64);
+    page.counter("hekate_slow_ops", "Ops that took longer than --slow-op", Vec::new(), vitals.slow_ops as f64);
 }
 
-fn add_brick(page: &mut Page, brick: &Value, directory: String) {
-    let id = brick["brick"].as_str().unwrap_or_default();
-    let is_online = if brick["state"] == "online" { 1.0 } else { 0.0 };
-    let is_stalled = if brick["stalled"].is_null() { 0.0 } else { 1.0 };
+fn add_brick(page: &mut Page, brick: &BrickReport, directory: String) {
+    let of = |value: fn(&BrickFigures) -> f64| brick.figures.as_ref().map_or(0.0, value);
+    let is_online = if brick.state == BrickState::Online { 1.0 } else { 0.0 };
     let rows = [
         ("hekate_brick_online", "Whether the brick takes writes", is_online),
-        ("hekate_brick_bytes", "Size of the brick's file system", number(&brick["bytes_total"])),
-        ("hekate_brick_free_bytes", "What of it is free for files", number(&brick["bytes_free"])),
-        ("hekate_brick_full", "Whether the brick cannot write home for want of room", is_stalled),
-        ("hekate_brick_inodes", "Inodes of its file system; 0: it does not count them", number(&brick["inodes_total"])),
-        ("hekate_brick_free_inodes", "What of them is free for files", number(&brick["inodes_free"])),
-        ("hekate_brick_reserve_bytes", "What is held back for deleting", number(&brick["reserve_bytes"])),
-        ("hekate_brick_journal_bytes", "Size of the journal", number(&brick["journal_bytes_total"])),
-        ("hekate_brick_journal_used_bytes", "What of it is in use", number(&brick["journal_bytes_used"])),
+        ("hekate_brick_bytes", "Size of the brick's file system", of(|it| it.bytes_total as f64)),
+        ("hekate_brick_free_bytes", "What of it is free for files", of(|it| it.bytes_free as f64)),
+        (
+            "hekate_brick_full",
+            "Whether the brick cannot write home for want of room",
+            of(|it| if it.stalled.is_some() { 1.0 } else { 0.0 }),
+        ),
+        (
+            "hekate_brick_inodes",
+            "Inodes of its file system; 0: it does not count them",
+            of(|it| it.inodes_total.unwrap_or(0) as f64),
+        ),
+        ("hekate_brick_free_inodes", "What of them is free for files", of(|it| it.inodes_free.unwrap_or(0) as f64)),
+        ("hekate_brick_reserve_bytes", "What is held back for deleting", of(|it| it.reserve_bytes as f64)),
+        ("hekate_brick_journal_bytes", "Size of the journal", of(|it| it.journal_bytes_total as f64)),
+        ("hekate_brick_journal_used_bytes", "What of it is in use", of(|it| it.journal_bytes_used as f64)),
         (
             "hekate_brick_overlay_bytes",
             "Bytes in memory that the next checkpoint writes home",
-            number(&brick["overlay_bytes"]),
+            of(|it| it.overlay_bytes as f64),
         ),
     ];
     for (name, help, value) in rows {
-        page.gauge(name, help, vec![("brick", id.to_string()), ("directory", directory.clone())], value);
+        page.gauge(name, help, vec![("brick", brick.brick.text()), ("directory", directory.clone())], value);
     }
-}
-
-fn directory_of(node: &Node, brick: &Value) -> String {
-    let own = node.registry.own_bricks().unwrap_or_default();
-    own.into_iter().find(|info| brick["brick"] == info.brick.text()).map(|info| info.directory).unwrap_or_default()
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or(0.0)
 }

@@ -6,9 +6,10 @@ mod slow;
 pub use at_work::AtWork;
 pub use slow::{SlowOp, SlowOps, about};
 
+use hekate_control::status::{Lane, OpStatistics};
 use hekate_metrics::{Histogram, Page};
 use hekate_proto::op::OP_LABELS;
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -43,36 +44,37 @@ impl OpCounters {
         self.0.iter().map(|counter| counter.latencies.read().count()).sum()
     }
 
-    /// The kinds of ops that were asked for. `latencies` are the buckets of the histogram that are not empty: the upper
-    /// end in µs, and the number of ops.
-    pub fn to_json(&self) -> Value {
+    /// The kinds of ops that were asked for.
+    pub fn rows(&self) -> BTreeMap<String, OpStatistics> {
         let row = |(label, counter): (&&str, &Counter)| {
             let found = counter.latencies.read();
             let us = |time: Duration| (time.as_nanos() as f64 / 1000.0).round();
-            let count = found.count();
-            let row = json!({
-                "done": count,
-                "failed": counter.failed.load(Ordering::Relaxed),
-                "microseconds": us(found.sum),
-                "p50_us": us(found.quantile(0.5)),
-                "p99_us": us(found.quantile(0.99)),
-                "latencies": found.parts().map(|(end, count)| json!([us(end), count])).collect::<Vec<_>>(),
-            });
-            (count > 0).then(|| ((*label).to_string(), row))
+            let row = OpStatistics {
+                done: found.count(),
+                failed: counter.failed.load(Ordering::Relaxed),
+                microseconds: us(found.sum),
+                p50_us: us(found.quantile(0.5)),
+                p99_us: us(found.quantile(0.99)),
+                latencies: found.parts().map(|(end, count)| (us(end), count)).collect(),
+            };
+            (row.done > 0).then(|| ((*label).to_string(), row))
         };
-        Value::Object(OP_LABELS.iter().zip(&self.0).filter_map(row).collect::<Map<_, _>>())
+        OP_LABELS.iter().zip(&self.0).filter_map(row).collect()
     }
 
     /// Writes of shards by lane: on the leader's lane each is counted by the leader, on the fast and the raw lane by
     /// each member.
-    pub fn lanes(&self) -> Vec<Value> {
-        let all = self.to_json();
+    pub fn lanes(&self) -> Vec<Lane> {
+        let all = self.rows();
         let lane = |(lane, label): (&str, &str)| {
             let row = all.get(label)?;
-            Some(json!({
-                "lane": lane, "writes": row["done"], "refused": row["failed"],
-                "p50_us": row["p50_us"], "p99_us": row["p99_us"],
-            }))
+            Some(Lane {
+                lane: lane.into(),
+                writes: row.done,
+                refused: row.failed,
+                p50_us: row.p50_us,
+                p99_us: row.p99_us,
+            })
         };
         [("leader", "write-shard"), ("fast", "fast-write"), ("raw", "raw-write")].into_iter().filter_map(lane).collect()
     }
@@ -100,14 +102,11 @@ mod tests {
         counters.count("lookup", Duration::from_micros(100), true);
         counters.count("lookup", Duration::from_micros(300), false);
         counters.count("no such op", Duration::ZERO, true);
-        let shown = counters.to_json();
-        assert_eq!(shown.as_object().map(Map::len), Some(1));
+        let shown = counters.rows();
+        assert_eq!(shown.len(), 1);
         let lookup = &shown["lookup"];
-        assert_eq!(
-            (&lookup["done"], &lookup["failed"], &lookup["microseconds"]),
-            (&json!(2), &json!(1), &json!(400.0))
-        );
-        assert!(lookup["p50_us"].as_f64().is_some_and(|us| (100.0..=125.0).contains(&us)), "{lookup}");
+        assert_eq!((lookup.done, lookup.failed, lookup.microseconds), (2, 1, 400.0));
+        assert!((100.0..=125.0).contains(&lookup.p50_us), "{lookup:?}");
         let mut page = Page::default();
         counters.add_to(&mut page);
         let text = page.text();

@@ -1,6 +1,7 @@
 //! Damaged blocks on one replica or on both.
 
 use super::*;
+use hekate_control::brick::{BrickState, ScrubState};
 
 /// Writes 16 blocks of a shard, which a checkpoint has written home, and returns the bricks of both members.
 fn shard_at_home(served: &Served) -> (RingId, ShardId, Bytes, Vec<Arc<Brick>>) {
@@ -49,12 +50,12 @@ fn a_scrub_finds_and_mends_what_nobody_reads() {
     members.iter().for_each(|member| rot(&served, member, shard, 9 * BLOCK_BYTES as u64));
     served.node.scrubs.ask(rotten.id(), None);
     let pass = || served.node.scrubs.show(rotten.id());
-    while pass()["state"] == "runs" {
+    while pass().state == ScrubState::Runs {
         crate::maintenance::scrub::round(&served.node).unwrap();
     }
-    let last = pass()["last"].clone();
-    assert_eq!((&last["mended"], &last["damaged"]), (&2.into(), &1.into()), "{last}");
-    assert!(last["damage"][0].as_str().unwrap().contains("block 9"), "{last}");
+    let last = pass().last.unwrap().pass;
+    assert_eq!((last.mended, last.damaged), (2, 1), "{last:?}");
+    assert!(last.damage.first().unwrap().contains("block 9"), "{last:?}");
     assert_eq!(served.node.damages.count(), 1);
     let block = |number: usize| rotten.read_shard(ring, shard, (number * BLOCK_BYTES) as u32, BLOCK_BYTES as u32);
     assert_eq!(block(0).unwrap(), bytes[..BLOCK_BYTES]);
@@ -84,12 +85,12 @@ fn damage_that_a_read_meets_counts_until_it_is_written_anew() {
         assert_eq!(served.node.damages.count(), 1, "each block once, however often it is read");
     }
     served.node.damages.round(&served.node.bricks);
-    let report = crate::control::own_report(&served.node).unwrap();
-    assert_eq!(report["damaged"], 1);
-    let item = &report["damage"][0];
-    assert_eq!((&item["volume"], &item["directory"].is_string()), (&"v".into(), &true), "{item}");
-    assert!(item["what"].as_str().unwrap().contains("block 9 of data/"), "{item}");
-    assert!(crate::reports::metrics::page(&served.node).unwrap().contains("hekate_damaged 1"));
+    let report = crate::control::own_report(&served.node);
+    assert_eq!(report.damaged, 1);
+    let item = &report.damage[0];
+    assert_eq!((item.volume.as_str(), item.directory.is_some()), ("v", true), "{item:?}");
+    assert!(item.what.contains("block 9 of data/"), "{item:?}");
+    assert!(crate::reports::metrics::page(&served.node).contains("hekate_damaged 1"));
     let again = served.node.ring(ring).unwrap();
     let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes, follow: None, fast: false };
     execute(&served, &again, shard.position().partition(again.count()), Op::Data { op: write });
@@ -109,8 +110,9 @@ fn a_brick_that_has_stopped_is_called_so_with_its_cause() {
             "the cause names its brick"
         );
     }
-    let report = crate::control::own_report(&served.node).unwrap();
-    let rows: Vec<_> = report["bricks"].as_array().unwrap().iter().filter(|row| row["state"] == "stopped").collect();
-    assert_eq!(rows.len(), 2, "{report}");
-    assert!(rows.iter().all(|row| row["reason"].as_str().unwrap().contains("fdatasync of the journal")), "{rows:?}");
+    let report = crate::control::own_report(&served.node);
+    let rows: Vec<_> = report.bricks.iter().filter(|row| row.state == BrickState::Stopped).collect();
+    assert_eq!(rows.len(), 2, "{report:?}");
+    let names_cause = |reason: &Option<String>| reason.as_ref().unwrap().contains("fdatasync of the journal");
+    assert!(rows.iter().all(|row| names_cause(&row.reason)), "{rows:?}");
 }

@@ -1,9 +1,10 @@
 //! `hekate brick inspect`: what a stopped brick holds, and what is wrong with it.
 
-use super::lines::{Lines, ProgressLine, bytes};
+use super::lines::{Lines, ProgressLine};
 use super::{json, words};
 use crate::cli::{BrickInspect, Cli};
 use crate::failure::Failure;
+use crate::output::bytes;
 use hekate_brick::inspect::{
     Contents, Counts, DamagedJournal, DataFile, Entry, Problem, Segment, SegmentUse, StoppedBrick, Watch, check,
     guarded,

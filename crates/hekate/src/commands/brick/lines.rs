@@ -1,6 +1,5 @@
 //! Many lines on standard output, and now and then one on standard error that says how far things are.
 
-use crate::output;
 use serde_json::Value;
 use std::io::{BufWriter, ErrorKind, Stdout, Write};
 use std::time::{Duration, Instant};
@@ -75,9 +74,4 @@ impl ProgressLine {
             eprintln!("{}", what());
         }
     }
-}
-
-/// Bytes as people read them.
-pub fn bytes(count: u64) -> String {
-    output::bytes(&Value::from(count))
 }

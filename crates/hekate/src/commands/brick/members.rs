@@ -1,67 +1,74 @@
-//! `hekate brick list|show|add|remove|drain|replace`: which bricks the cluster has.
+//! `hekate brick list|show|add|remove|drain|replace`: the bricks of the cluster.
 
-use crate::cli::{BrickAdd, BrickReplace, Cli, line_with};
-use crate::commands::control::{ask, look, print_failed, rows, short};
+use super::table::{figure, print_failed};
+use crate::cli::{BrickAdd as AddOptions, BrickReplace as ReplaceOptions, Cli, line_with};
+use crate::commands::control::{ask, look};
 use crate::failure::Failure;
-use crate::output::{self, bytes, table, text};
-use hekate_server::ControlRequest;
-use serde_json::Value;
+use crate::output::{self, bytes, short, table};
+use hekate_control::brick::BrickStatus;
+use hekate_control::{BrickAdd, BrickDrain, BrickList, BrickRemove, BrickReplace};
 use std::path::Path;
 
 pub fn list(cli: &Cli) -> Result<(), Failure> {
-    let bricks = look(cli, &ControlRequest::BrickList)?;
-    match cli.json {
-        true => output::json(&bricks),
-        false => print(rows(&bricks)),
+    let bricks = look(cli, BrickList {})?;
+    if cli.json {
+        output::json(&bricks);
+    } else {
+        print(&bricks);
     }
     Ok(())
 }
 
 pub fn show(cli: &Cli, called: &str) -> Result<(), Failure> {
-    let bricks = look(cli, &ControlRequest::BrickList)?;
-    let is_called = |brick: &&Value| {
-        let id = brick["brick"].as_str().unwrap_or_default();
-        brick["directory"] == called.trim_end_matches('/') || (called.len() >= 4 && id.starts_with(called))
+    let bricks = look(cli, BrickList {})?;
+    let is_called = |brick: &&BrickStatus| {
+        let has_id = called.len() >= 4 && brick.report.brick.text().starts_with(called);
+        brick.directory == called.trim_end_matches('/') || has_id
     };
-    let found: Vec<&Value> = rows(&bricks).iter().filter(is_called).collect();
+    let found: Vec<&BrickStatus> = bricks.iter().filter(is_called).collect();
     let [brick] = found[..] else {
-        let known: Vec<String> = rows(&bricks).iter().map(|brick| text(&brick["directory"])).collect();
+        let known: Vec<&str> = bricks.iter().map(|brick| brick.directory.as_str()).collect();
         let what = if found.is_empty() { "there is no brick" } else { "there are several bricks" };
         return Err(Failure::new(66, format!("{what} called {called}; the bricks are {}", known.join(", "))));
     };
     if cli.json {
         output::json(brick);
-        return Ok(());
+    } else {
+        print_one(brick);
     }
-    print(std::slice::from_ref(brick));
-    println!("id {}", text(&brick["brick"]));
-    if let Some(reason) = brick["reason"].as_str() {
-        println!("{}: {reason}", text(&brick["state"]));
-    }
-    if let (Some(free), Some(total)) = (brick["inodes_free"].as_u64(), brick["inodes_total"].as_u64()) {
-        println!("inodes: {free} of {total} free");
-    }
-    for (what, field) in [("overlay", "overlay_bytes"), ("kept for deleting", "reserve_bytes")] {
-        println!("{what}: {}", bytes(&brick[field]));
-    }
-    let (used, total) = (bytes(&brick["journal_bytes_used"]), bytes(&brick["journal_bytes_total"]));
-    println!("journal: {used} of {total} in use");
-    println!("scrub: {}", text(&brick["scrub"]["state"]));
     Ok(())
 }
 
-fn print(bricks: &[Value]) {
-    let row = |brick: &Value| {
+fn print_one(brick: &BrickStatus) {
+    print(std::slice::from_ref(brick));
+    let report = &brick.report;
+    println!("id {}", report.brick.text());
+    if let Some(reason) = &report.reason {
+        println!("{}: {reason}", report.state.text());
+    }
+    let open = report.figures.as_ref();
+    if let Some((free, total)) = open.and_then(|open| open.inodes_free.zip(open.inodes_total)) {
+        println!("inodes: {free} of {total} free");
+    }
+    println!("overlay: {}", open.map_or("-".into(), |open| bytes(open.overlay_bytes as u64)));
+    println!("kept for deleting: {}", figure(brick, |open| open.reserve_bytes));
+    let (used, total) = (figure(brick, |open| open.journal_bytes_used), figure(brick, |open| open.journal_bytes_total));
+    println!("journal: {used} of {total} in use");
+    println!("scrub: {}", open.map_or("-", |open| open.scrub.state.text()));
+}
+
+fn print(bricks: &[BrickStatus]) {
+    let row = |brick: &BrickStatus| {
         vec![
-            text(&brick["directory"]),
-            short(&brick["brick"]),
-            text(&brick["server"]),
-            text(&brick["pool"]),
-            text(&brick["state"]),
-            text(&brick["replicas"]),
-            text(&brick["leads"]),
-            bytes(&brick["bytes_free"]),
-            bytes(&brick["bytes_total"]),
+            brick.directory.clone(),
+            short(brick.report.brick),
+            brick.server.to_string(),
+            brick.pool.clone(),
+            brick.report.state.text().into(),
+            brick.replicas.to_string(),
+            brick.leads.to_string(),
+            figure(brick, |open| open.bytes_free),
+            figure(brick, |open| open.bytes_total),
         ]
     };
     let heads = ["BRICK", "ID", "SERVER", "POOL", "STATE", "REPLICAS", "LEADS", "FREE", "TOTAL"];
@@ -69,58 +76,55 @@ fn print(bricks: &[Value]) {
     print_failed(bricks);
 }
 
-pub fn add(cli: &Cli, options: &BrickAdd) -> Result<(), Failure> {
+pub fn add(cli: &Cli, options: &AddOptions) -> Result<(), Failure> {
     let directory = plain(&options.directory)?;
-    let wanted = ControlRequest::BrickAdd { directory, pool: options.pool.clone(), journal_mib: options.journal };
-    let made = ask(cli, &wanted)?;
+    let made = ask(cli, BrickAdd { directory, pool: options.pool.clone(), journal_mib: options.journal })?;
     if cli.json {
         output::json(&made);
         return Ok(());
     }
-    println!("brick {} in pool {}", text(&made["directory"]), text(&made["pool"]));
+    println!("brick {} in pool {}", made.directory, made.pool);
     println!("it is used from the server's next start on: {}", restart(cli));
     Ok(())
 }
 
 pub fn remove(cli: &Cli, brick: &str) -> Result<(), Failure> {
-    let removed = ask(cli, &ControlRequest::BrickRemove { brick: brick.into() })?;
+    let removed = ask(cli, BrickRemove { brick: brick.into() })?;
     if cli.json {
         output::json(&removed);
         return Ok(());
     }
-    println!("brick {} is out of the cluster", text(&removed["directory"]));
+    println!("brick {} is out of the cluster", removed.directory);
     println!("its directory is left as it is; the server lets go of it when it stops");
     Ok(())
 }
 
 pub fn drain(cli: &Cli, brick: &str) -> Result<(), Failure> {
-    ask(cli, &ControlRequest::BrickDrain { brick: brick.into() }).map(|_| ())
+    ask(cli, BrickDrain { brick: brick.into() })
 }
 
-pub fn replace(cli: &Cli, options: &BrickReplace) -> Result<(), Failure> {
+pub fn replace(cli: &Cli, options: &ReplaceOptions) -> Result<(), Failure> {
     let (brick, directory) = (options.brick.clone(), plain(&options.directory)?);
-    let replaced = ask(cli, &ControlRequest::BrickReplace { brick, directory, journal_mib: options.journal })?;
+    let replaced = ask(cli, BrickReplace { brick, directory, journal_mib: options.journal })?;
     if cli.json {
         output::json(&replaced);
         return Ok(());
     }
     println!(
         "brick {} is to hold the {} replicas of {}",
-        text(&replaced["directory"]),
-        text(&replaced["replicas"]),
-        text(&replaced["old_directory"])
+        replaced.directory, replaced.replicas, replaced.old_directory
     );
     println!("it is healed from the server's next start on: {}", restart(cli));
     Ok(())
 }
 
-/// The line that restarts the server. Options of `hekate serve` are for who started it to repeat.
+/// The line that restarts the server, without the options of `hekate serve`, which are not recorded.
 fn restart(cli: &Cli) -> String {
     let state = cli.state.as_deref();
     format!("{} && {}", line_with(state, "stop"), line_with(state, "serve --detach"))
 }
 
-/// As the server is told it.
+/// The absolute path of a directory, as the cluster records it.
 fn plain(directory: &Path) -> Result<String, Failure> {
     let absolute = match directory.is_absolute() {
         true => directory.to_path_buf(),

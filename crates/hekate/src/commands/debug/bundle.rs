@@ -3,15 +3,16 @@
 mod redact;
 
 use crate::cli::{Cli, DebugBundle};
-use crate::commands::control::{look, rows};
+use crate::commands::control::look;
 use crate::commands::doctor;
 use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use hekate_server::ControlRequest;
+use hekate_control::{BrickList, ControlCall, Metrics, PoolList, SlowOps, Status, VolumeShow};
 use redact::Redactor;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -104,52 +105,35 @@ fn gather(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) -> Result
     Ok(())
 }
 
-/// What the server says, if one answers. -> the directories of bricks.
+/// The replies of the server, if it answers. -> the directories of the bricks
 fn of_server(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) -> Vec<String> {
-    let mut said = |name: &str, request: ControlRequest| -> Option<Value> {
-        match look(cli, &request) {
-            Ok(answer) => Some(answer),
-            Err(failure) => {
-                gathered.missing.push(format!("{name}: {}", failure.text));
-                None
-            }
+    let status = gathered.ask(cli, "status.json", Status {});
+    let pools = gathered.ask(cli, "pools.json", PoolList {});
+    let bricks = gathered.ask(cli, "bricks.json", BrickList {});
+    gathered.ask(cli, "slow-ops.json", SlowOps {});
+    match look(cli, Metrics {}) {
+        Ok(page) => gathered.files.push(("metrics.txt".into(), page.text)),
+        Err(failure) => gathered.missing.push(format!("metrics.txt: {}", failure.text)),
+    }
+    let mut volumes = Vec::new();
+    for volume in status.iter().flat_map(|status| &status.volumes) {
+        redactor.know("volume", &volume.name);
+        match look(cli, VolumeShow { name: volume.name.clone() }) {
+            Ok(details) => volumes.push(details),
+            Err(failure) => gathered.missing.push(format!("volumes.json: {}", failure.text)),
         }
-    };
-    let status = said("status.json", ControlRequest::Status);
-    let asked = [
-        ("pools.json", said("pools.json", ControlRequest::PoolList)),
-        ("bricks.json", said("bricks.json", ControlRequest::BrickList)),
-        ("slow-ops.json", said("slow-ops.json", ControlRequest::SlowOps)),
-    ];
-    let metrics = said("metrics.txt", ControlRequest::Metrics);
-    let names: Vec<String> =
-        status.iter().flat_map(|status| rows(&status["volumes"])).map(|row| output::text(&row["name"])).collect();
-    let volumes: Vec<Value> = names
-        .iter()
-        .filter_map(|name| said("volumes.json", ControlRequest::VolumeShow { name: name.clone() }))
-        .collect();
-    names.iter().for_each(|name| redactor.know("volume", name));
-    for (kind, list, field) in [("pool", &asked[0].1, "name"), ("brick", &asked[1].1, "directory")] {
-        list.iter().flat_map(rows).for_each(|row| redactor.know(kind, &output::text(&row[field])));
     }
-    for server in status.iter().flat_map(|status| rows(&status["servers"])) {
-        rows(&server["endpoints"]).iter().for_each(|at| {
-            let at = output::text(at);
-            redactor.know("endpoint", at.split_once(':').map_or(&at[..], |(_, place)| place));
-        });
-    }
-    status.iter().for_each(|status| gathered.add_json("status.json", status));
-    asked
-        .iter()
-        .filter_map(|(name, answer)| Some((name, answer.as_ref()?)))
-        .for_each(|(name, answer)| gathered.add_json(name, answer));
     if !volumes.is_empty() {
-        gathered.add_json("volumes.json", &Value::from(volumes));
+        gathered.add_json("volumes.json", &volumes);
     }
-    if let Some(metrics) = metrics {
-        gathered.files.push(("metrics.txt".into(), output::text(&metrics["text"])));
+    pools.iter().flatten().for_each(|pool| redactor.know("pool", &pool.name));
+    bricks.iter().flatten().for_each(|brick| redactor.know("brick", &brick.directory));
+    for server in status.iter().flat_map(|status| &status.servers) {
+        for at in &server.endpoints {
+            redactor.know("endpoint", at.split_once(':').map_or(at, |(_, place)| place));
+        }
     }
-    asked[1].1.iter().flat_map(rows).map(|brick| output::text(&brick["directory"])).collect()
+    bricks.into_iter().flatten().map(|brick| brick.directory).collect()
 }
 
 /// The ends of the logs in the state directory. Nothing else of it is read: the secret is there.
@@ -172,7 +156,22 @@ fn logs(state: &Path, gathered: &mut Gathered) {
 }
 
 impl Gathered {
-    fn add_json(&mut self, name: &str, value: &Value) {
+    /// Asks the server, and adds its reply as a file.
+    fn ask<C: ControlCall>(&mut self, cli: &Cli, name: &str, call: C) -> Option<C::Reply> {
+        match look(cli, call) {
+            Ok(reply) => {
+                self.add_json(name, &reply);
+                Some(reply)
+            }
+            Err(failure) => {
+                self.missing.push(format!("{name}: {}", failure.text));
+                None
+            }
+        }
+    }
+
+    fn add_json(&mut self, name: &str, reply: &impl Serialize) {
+        let value = serde_json::to_value(reply).unwrap_or_default();
         self.files.push((name.into(), format!("{value:#}\n")));
     }
 

@@ -247,7 +247,7 @@ impl Found {
             let word = if agreement["agrees"] == true { "agrees" } else { "DOES NOT AGREE" };
             let rates =
                 ["ours_iops", "fio_iops"].map(|name| report::rate_text(agreement[name].as_f64().unwrap_or(0.0)));
-            println!("fio {word}: {} IOPS, ours {}; {}", rates[1], rates[0], output::text(&agreement["why"]));
+            println!("fio {word}: {} IOPS, ours {}; {}", rates[1], rates[0], agreement["why"].as_str().unwrap_or("-"));
         }
         Ok(())
     }

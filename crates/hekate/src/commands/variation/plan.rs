@@ -46,7 +46,7 @@ pub fn plan(cli: &Cli, options: &VariationPlan) -> Result<(), Failure> {
     print(&all, &outcomes, &conditions);
     for mix in &mixes {
         let [first, second] = [&mix["machines"][0], &mix["machines"][1]];
-        let cost = output::text(&mix["cost"]);
+        let cost = output::or_dash(Some(&mix["cost"]).filter(|cost| !cost.is_null()));
         let target = chart::number(mix["target"].as_f64().unwrap_or(0.0));
         let (one, other) = (output::name(&asked[0].name), output::name(&asked[1].name));
         println!("cheapest for {target}: {first} of {one} and {second} of {other}, at {cost}");

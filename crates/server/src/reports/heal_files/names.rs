@@ -1,12 +1,11 @@
 //! Paths of inodes: from names that the journals have, otherwise from a search among the names in their directories.
 
-use crate::control::{ControlRequest, ask_server};
+use crate::control::ask_server;
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use hekate_cluster::{ServerInfo, VolumeInfo};
+use hekate_control::peer::{FoundName, NamesHere};
 use hekate_proto::*;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Names that one search reads, and searches for one answer.
@@ -14,17 +13,6 @@ const NAMES_MAX: usize = 100_000;
 const LOOKS_MAX: usize = 1000;
 /// The most directories above a name; a deeper path is damage.
 const DEPTH_MAX: usize = 1000;
-
-/// A question for the name of an inode. A directory's name is in its parent; any other inode's name is searched where
-/// the inode was made.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct NameRequest {
-    ring: RingId,
-    volume: VolumeId,
-    /// In hexadecimal, as `parent`.
-    inode: String,
-    parent: Option<String>,
-}
 
 fn hex(id: InodeId) -> String {
     format!("{:032x}", id.bits())
@@ -40,13 +28,12 @@ fn inode(text: &str) -> Result<InodeId> {
 /// # Errors
 ///
 /// `Invalid` if an id cannot be parsed; those of reading a replica.
-pub fn names_here(node: &Node, request: &NameRequest) -> Result<Value> {
+pub fn names_here(node: &Node, request: &NamesHere) -> Result<FoundName> {
     let ring = node.ring(request.ring)?;
     let (wanted, parent) = (inode(&request.inode)?, request.parent.as_deref().map(inode).transpose()?);
     let found = find(&ring, request.volume, wanted, parent)?;
     let parent = parent_of(&ring, request.volume, wanted)?.map(hex);
-    let found = found.map(|(directory, name)| json!([hex(directory), name]));
-    Ok(json!({ "cluster": node.cluster, "server": node.registry.server(), "found": found, "parent": parent }))
+    Ok(FoundName { found: found.map(|(directory, name)| (hex(directory), name)), parent })
 }
 
 fn find(
@@ -145,18 +132,18 @@ impl<'a> Paths<'a> {
         // The first round may find only the parent, and the second the name in it.
         for _ in 0..2 {
             let parent = self.parents.get(inode).cloned();
-            let request = NameRequest { ring, volume, inode: inode.into(), parent };
+            let request = NamesHere { ring, volume, inode: inode.into(), parent };
             for info in &self.servers {
                 let said = match info.server == self.node.registry.server() {
                     true => names_here(self.node, &request).map_err(|error| error.to_string()),
-                    false => ask_server(self.node, info, &ControlRequest::NamesHere(request.clone())),
+                    false => ask_server(self.node, info, request.clone()),
                 };
-                let Ok(said) = said else { continue };
-                if let Some(parent) = said["parent"].as_str() {
-                    self.parents.insert(inode.into(), parent.into());
+                let Ok(FoundName { found, parent }) = said else { continue };
+                if let Some(parent) = parent {
+                    self.parents.insert(inode.into(), parent);
                 }
-                if let (Some(directory), Some(name)) = (said["found"][0].as_str(), said["found"][1].as_str()) {
-                    self.names.insert(inode.into(), (directory.into(), name.into()));
+                if let Some(found) = found {
+                    self.names.insert(inode.into(), found);
                     return Some(());
                 }
             }

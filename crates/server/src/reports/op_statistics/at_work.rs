@@ -1,9 +1,9 @@
 //! Ops in progress: each thread that answers clients has a slot with its current op, which it writes without waiting.
 
+use hekate_control::status::OpAtWork;
 use hekate_proto::op::OP_LABELS;
 use hekate_proto::{Op, SessionId};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -74,11 +74,12 @@ impl AtWork {
         found
     }
 
-    /// The ops in progress as JSON.
-    pub fn to_json(&self) -> Value {
-        let row = |(op, session, age): (&str, SessionId, Duration)| {
-            let milliseconds = age.as_millis() as u64;
-            json!({ "op": op, "session": session, "milliseconds": milliseconds })
+    /// The ops in progress, the oldest first.
+    pub fn rows(&self) -> Vec<OpAtWork> {
+        let row = |(op, session, age): (&str, SessionId, Duration)| OpAtWork {
+            op: op.into(),
+            session,
+            milliseconds: age.as_millis() as u64,
         };
         self.look().into_iter().map(row).collect()
     }

@@ -1,8 +1,8 @@
 //! The last slow ops: all of them for `hekate debug slow`, and at most one line a second in the log.
 
+use hekate_control::status::SlowOpsReport;
 use hekate_proto::{DataOp, LockOp, NameOp, Op, SessionId, VolumeId};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -106,25 +106,24 @@ impl SlowOps {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The slow ops that are kept, the newest first.
-    pub fn to_json(&self) -> Value {
-        let row = |slow: &SlowOp| {
-            json!({
-                "at": humantime::format_rfc3339_millis(slow.at).to_string(),
-                "op": slow.op,
-                "about": slow.about,
-                "volume": slow.volume,
-                "session": slow.session,
-                "milliseconds": slow.took.as_millis() as u64,
-                "syncing_milliseconds": slow.syncing.as_millis() as u64,
-                "error": slow.error,
-            })
+    /// The slow ops that are kept, the newest first. The list of ops in progress is empty.
+    pub fn report(&self) -> SlowOpsReport {
+        let row = |slow: &SlowOp| hekate_control::status::SlowOp {
+            at: humantime::format_rfc3339_millis(slow.at).to_string(),
+            op: slow.op.into(),
+            about: slow.about.clone(),
+            volume: slow.volume,
+            session: slow.session,
+            milliseconds: slow.took.as_millis() as u64,
+            syncing_milliseconds: slow.syncing.as_millis() as u64,
+            error: slow.error.clone(),
         };
-        json!({
-            "limit_milliseconds": self.limit_ns.load(Ordering::Relaxed) / 1_000_000,
-            "count": self.count(),
-            "ops": self.kept.lock().iter().rev().map(row).collect::<Vec<_>>(),
-        })
+        SlowOpsReport {
+            limit_milliseconds: self.limit_ns.load(Ordering::Relaxed) / 1_000_000,
+            count: self.count(),
+            ops: self.kept.lock().iter().rev().map(row).collect(),
+            at_work: Vec::new(),
+        }
     }
 }
 
@@ -217,11 +216,10 @@ mod tests {
             Some("slow op: write of inode 7, volume 1, session 3: 1.234 s, of which 0.010 s syncing disks")
         );
         (0..KEPT as u64).for_each(|number| assert_eq!(ops.keep(slow(2000 + number)), None));
-        let shown = ops.to_json();
-        assert_eq!(shown["count"], KEPT as u64 + 1);
-        let rows = shown["ops"].as_array().unwrap();
-        assert_eq!((rows.len(), &rows[0]["milliseconds"]), (KEPT, &json!(2000 + KEPT as u64 - 1)));
-        assert_eq!(rows[0]["at"], "1970-01-01T00:00:00.000Z");
+        let shown = ops.report();
+        assert_eq!(shown.count, KEPT as u64 + 1);
+        assert_eq!((shown.ops.len(), shown.ops[0].milliseconds), (KEPT, 2000 + KEPT as u64 - 1));
+        assert_eq!(shown.ops[0].at, "1970-01-01T00:00:00.000Z");
         let later = ops.line_of(&slow(1), Instant::now() + LINE_PAUSE).unwrap();
         assert!(later.ends_with(&format!("(and {KEPT} more since the last such line: hekate debug slow)")), "{later}");
     }

@@ -3,76 +3,39 @@
 //! Replicas here are read under the leader's lock once no change is in progress, so that all have the same records.
 //! Replicas of other servers are asked again for up to a second, until they are at the same record.
 
-use crate::control::{ControlRequest, ask_server};
+use crate::control::ask_server;
 use crate::hosting::hosted_ring::{Hosted, HostedRing};
 use crate::hosting::node::Node;
 use hekate_brick::Brick;
 use hekate_cluster::ServerInfo;
+use hekate_control::peer::{HELD_LOOKS_MAX, Held, HeldCopy, HeldRows, Look, LookAt};
 use hekate_proto::*;
 use hekate_replica::{Address, Partition};
 use parking_lot::RwLockReadGuard;
-use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Questions in one request to a server.
-pub const LOOKS_MAX: usize = 256;
-
 /// How long a question waits until no change is in progress, and the pause between two looks.
 const SETTLED_LIMIT: Duration = Duration::from_secs(1);
 const SETTLED_PAUSE: Duration = Duration::from_millis(1);
-
-/// An item of a partition, in its encoding on the wire.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum What {
-    Key(Vec<u8>),
-    Shard(Vec<u8>),
-}
-
-/// A question for an item.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Look {
-    pub partition: PartitionNumber,
-    pub what: What,
-}
-
-/// What one server asks another.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct HeldRequest {
-    pub ring: RingId,
-    /// At most [`LOOKS_MAX`].
-    pub looks: Vec<Look>,
-}
-
-/// What one replica has of an item.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Held {
-    pub brick: BrickId,
-    /// Its last record.
-    pub sequence: Sequence,
-    /// The value or the record; `None` if it has none.
-    pub has: Option<Vec<u8>>,
-    /// Why that is not known.
-    pub error: Option<String>,
-}
 
 /// What the replicas here have: a row of replicas for each question.
 ///
 /// # Errors
 ///
 /// `Invalid` if there are too many questions, `Protocol` if the ring is not here.
-pub fn held_here(node: &Node, request: &HeldRequest) -> Result<Vec<Vec<Held>>> {
-    if request.looks.len() > LOOKS_MAX {
-        return Err(Error::invalid(format!("{} questions; at most {LOOKS_MAX}", request.looks.len())));
+pub fn held_here(node: &Node, request: &Held) -> Result<HeldRows> {
+    if request.looks.len() > HELD_LOOKS_MAX {
+        return Err(Error::invalid(format!("{} questions; at most {HELD_LOOKS_MAX}", request.looks.len())));
     }
     let ring = node.ring(request.ring)?;
     let until = Instant::now() + SETTLED_LIMIT;
-    request.looks.iter().map(|look| look_here(&ring, look, until)).collect()
+    let held: Result<_> = request.looks.iter().map(|look| look_here(&ring, look, until)).collect();
+    Ok(HeldRows { held: held? })
 }
 
-fn look_here(ring: &HostedRing, look: &Look, until: Instant) -> Result<Vec<Held>> {
+fn look_here(ring: &HostedRing, look: &Look, until: Instant) -> Result<Vec<HeldCopy>> {
     let number = look.partition;
     let leader = ring.leader(number).ok().map(|(_, hosted)| settled(hosted, until));
     let held = |brick: &Brick| {
@@ -83,15 +46,15 @@ fn look_here(ring: &HostedRing, look: &Look, until: Instant) -> Result<Vec<Held>
             Ok(has) => (has, None),
             Err(error) => (None, Some(error.to_string())),
         };
-        Held { brick: brick.id(), sequence: brick.position(ring.ring, number).sequence, has, error }
+        HeldCopy { brick: brick.id(), sequence: brick.position(ring.ring, number).sequence, has, error }
     };
     Ok(ring.members(number)?.iter().map(|brick| held(brick)).collect())
 }
 
-fn read(ring: &HostedRing, brick: &Brick, what: &What) -> Result<Option<Vec<u8>>> {
+fn read(ring: &HostedRing, brick: &Brick, what: &LookAt) -> Result<Option<Vec<u8>>> {
     Ok(match what {
-        What::Key(key) => brick.get(&Key::from_bytes(key.clone().into()))?.map(|value| value.to_vec()),
-        What::Shard(shard) => {
+        LookAt::Key(key) => brick.get(&Key::from_bytes(key.clone().into()))?.map(|value| value.to_vec()),
+        LookAt::Shard(shard) => {
             let shard = ShardId::from_bytes(shard.clone().into())?;
             brick.shard(ring.ring, shard)?.map(|record| record.to_bytes().to_vec())
         }
@@ -135,8 +98,8 @@ impl<'a> Holders<'a> {
         let rows = self.ask(std::slice::from_ref(&look), |brick| brick == leader)?;
         let held = rows.into_iter().flatten().find(|held| held.brick == leader);
         match held.ok_or_else(|| Error::bug("a leader without a row"))? {
-            Held { error: Some(what), .. } => Err(Error::Unavailable { what }),
-            Held { has, .. } => Ok(has),
+            HeldCopy { error: Some(what), .. } => Err(Error::Unavailable { what }),
+            HeldCopy { has, .. } => Ok(has),
         }
     }
 
@@ -145,7 +108,7 @@ impl<'a> Holders<'a> {
     /// # Errors
     ///
     /// `Protocol` if the ring has no such partition. A replica that does not answer has the reason in its row.
-    pub fn by_all(&self, looks: &[Look]) -> Result<Vec<Vec<Held>>> {
+    pub fn by_all(&self, looks: &[Look]) -> Result<Vec<Vec<HeldCopy>>> {
         let mut rows = self.ask(looks, |_| true)?;
         let begun = Instant::now();
         loop {
@@ -161,7 +124,7 @@ impl<'a> Holders<'a> {
         }
     }
 
-    fn ask(&self, looks: &[Look], is_asked: impl Fn(BrickId) -> bool) -> Result<Vec<Vec<Held>>> {
+    fn ask(&self, looks: &[Look], is_asked: impl Fn(BrickId) -> bool) -> Result<Vec<Vec<HeldCopy>>> {
         let mut by_server: BTreeMap<Option<ServerId>, Vec<usize>> = BTreeMap::new();
         let mut members = Vec::new();
         for (number, look) in looks.iter().enumerate() {
@@ -177,15 +140,15 @@ impl<'a> Holders<'a> {
             }
             members.push(all);
         }
-        let mut known: BTreeMap<(usize, BrickId), Held> = BTreeMap::new();
+        let mut known: BTreeMap<(usize, BrickId), HeldCopy> = BTreeMap::new();
         let mut away = self.away.borrow_mut();
         for (server, numbers) in by_server {
-            for chunk in numbers.chunks(LOOKS_MAX) {
+            for chunk in numbers.chunks(HELD_LOOKS_MAX) {
                 if away.contains_key(&server) {
                     break;
                 }
                 let looks = chunk.iter().map(|number| looks[*number].clone()).collect();
-                match self.ask_one(server, HeldRequest { ring: self.ring.ring, looks }) {
+                match self.ask_one(server, Held { ring: self.ring.ring, looks }) {
                     Ok(rows) => known.extend(
                         chunk
                             .iter()
@@ -201,7 +164,7 @@ impl<'a> Holders<'a> {
                 known.remove(&(number, brick)).unwrap_or_else(|| {
                     let why = away.get(&self.ring.server_of(brick)).cloned();
                     let error = Some(why.unwrap_or_else(|| "its server does not have that partition".into()));
-                    Held { brick, sequence: Sequence(0), has: None, error }
+                    HeldCopy { brick, sequence: Sequence(0), has: None, error }
                 })
             };
             bricks.into_iter().map(held).collect()
@@ -209,20 +172,19 @@ impl<'a> Holders<'a> {
         Ok(members.into_iter().enumerate().map(row).collect())
     }
 
-    fn ask_one(&self, server: Option<ServerId>, request: HeldRequest) -> std::result::Result<Vec<Vec<Held>>, String> {
+    fn ask_one(&self, server: Option<ServerId>, request: Held) -> std::result::Result<Vec<Vec<HeldCopy>>, String> {
         if server == Some(self.node.registry.server()) {
-            return held_here(self.node, &request).map_err(|error| error.to_string());
+            return held_here(self.node, &request).map(|rows| rows.held).map_err(|error| error.to_string());
         }
         let info = self.servers.iter().find(|info| Some(info.server) == server);
         let info = info.ok_or("no server is recorded for its brick")?;
-        let said = ask_server(self.node, info, &ControlRequest::Held(request))
-            .map_err(|why| format!("server {}: {why}", info.name))?;
-        serde_json::from_value(said["held"].clone()).map_err(|error| format!("server {}: {error}", info.name))
+        let said = ask_server(self.node, info, request);
+        said.map(|rows| rows.held).map_err(|why| format!("server {}: {why}", info.name))
     }
 }
 
 /// True if replicas that can be read are at different records.
-fn is_uneven(row: &[Held]) -> bool {
+fn is_uneven(row: &[HeldCopy]) -> bool {
     let mut sequences = row.iter().filter(|held| held.error.is_none()).map(|held| held.sequence);
     let first = sequences.next();
     sequences.any(|sequence| Some(sequence) != first)

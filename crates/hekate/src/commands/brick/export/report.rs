@@ -1,9 +1,9 @@
 //! What an export has copied, and what it could not.
 
 use super::super::json::text;
-use super::super::lines::{Lines, bytes};
+use super::super::lines::Lines;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, bytes};
 use hekate_proto::VolumeId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

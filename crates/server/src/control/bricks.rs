@@ -1,0 +1,68 @@
+//! Bricks: their rows, and finding one by its directory or id.
+
+use super::servers::Reports;
+use crate::hosting::node::Node;
+use hekate_cluster::{BrickInfo, RingInfo};
+use hekate_control::brick::{BrickRecord, BrickReport, BrickState, BrickStatus};
+use hekate_proto::{Error, Result};
+
+pub fn list(node: &Node) -> Result<Vec<BrickStatus>> {
+    rows(node, &Reports::gather(node)?)
+}
+
+/// All bricks: the cluster's record of each, and its server's report.
+pub fn rows(node: &Node, reports: &Reports) -> Result<Vec<BrickStatus>> {
+    let rings = node.registry.rings()?;
+    Ok(node.registry.bricks()?.into_iter().map(|info| row(info, &rings, reports)).collect())
+}
+
+fn row(info: BrickInfo, rings: &[RingInfo], reports: &Reports) -> BrickStatus {
+    let (state, reason) = match info.unopened {
+        true => (BrickState::NotOpenedYet, "its server opens it at its next start"),
+        false => (BrickState::Away, "its server does not answer"),
+    };
+    let unknown = || BrickReport { brick: info.brick, state, reason: Some(reason.into()), figures: None };
+    let mut said = reports.said().flat_map(|report| &report.bricks).filter(|row| row.brick == info.brick);
+    let said = said.next().filter(|row| !(info.unopened && row.state == BrickState::NotOpened));
+    BrickStatus {
+        report: said.cloned().unwrap_or_else(unknown),
+        leads: rings.iter().flat_map(|ring| &ring.views).filter(|view| view.leader == info.brick).count(),
+        replicas: rings.iter().map(|ring| ring.replicas_on(info.brick)).sum(),
+        directory: info.directory,
+        pool: info.pool,
+        server: info.server,
+    }
+}
+
+/// The brick of this server with that directory, or whose id begins with these digits.
+pub fn own(node: &Node, name: &str) -> Result<BrickInfo> {
+    called(&node.registry.own_bricks()?, name, "this server")
+}
+
+/// The brick with that directory, or whose id begins with these digits. `whose`: for the error.
+pub fn called(all: &[BrickInfo], called: &str, whose: &str) -> Result<BrickInfo> {
+    let directory = called.trim_end_matches('/');
+    let is_called =
+        |info: &BrickInfo| info.directory == directory || (called.len() >= 4 && info.brick.text().starts_with(called));
+    let found: Vec<&BrickInfo> = all.iter().filter(|info| is_called(info)).collect();
+    if let [info] = found[..] {
+        return Ok(info.clone());
+    }
+    let known: Vec<&str> = all.iter().map(|info| info.directory.as_str()).collect();
+    let what = if found.is_empty() { format!("{whose} has no brick") } else { "there are several bricks".to_string() };
+    Err(Error::invalid(format!("{what} called {called}; its bricks are {}", known.join(", "))))
+}
+
+/// The record of a brick, as the control interface shows it.
+pub fn record(info: BrickInfo) -> BrickRecord {
+    BrickRecord {
+        brick: info.brick,
+        directory: info.directory,
+        pool: info.pool,
+        weight: info.weight,
+        server: info.server,
+        incarnation: info.incarnation,
+        openings: info.openings,
+        unopened: info.unopened,
+    }
+}

@@ -1,0 +1,105 @@
+//! The state of the cluster, and the process that answers.
+
+use super::servers::Reports;
+use super::{bricks, partitions, volumes};
+use crate::hosting::node::Node;
+use hekate_control::brick::BrickStatus;
+use hekate_control::status::{ClusterStatus, Health, Identity, LackingCopies, SlowOpsReport, Stopping};
+use hekate_proto::{BrickId, PartitionNumber, Result};
+use std::collections::BTreeMap;
+
+pub fn of_cluster(node: &Node) -> Result<ClusterStatus> {
+    let reports = Reports::gather(node)?;
+    let waiting_partitions = reports.waiting(node);
+    let bricks = bricks::rows(node, &reports)?;
+    let lacking_copies = lacking_copies(node, &reports, &bricks)?;
+    let damaged = reports.said().map(|report| report.damaged).sum();
+    let is_good = waiting_partitions.is_empty()
+        && lacking_copies.is_empty()
+        && reports.all_online()
+        && damaged == 0
+        && !bricks.iter().any(|row| row.report.state.has_failed());
+    Ok(ClusterStatus {
+        cluster: node.cluster.clone(),
+        server: node.registry.server(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        uptime_seconds: node.started.elapsed().as_secs(),
+        health: if is_good { Health::Good } else { Health::Degraded },
+        coordinator: node.coordinator_addresses()?,
+        waiting_partitions,
+        lacking_copies,
+        servers: reports.rows(),
+        partitions: partitions::rows(node, &reports)?,
+        lanes: reports.lanes(),
+        bricks,
+        damaged,
+        damage: reports.said().flat_map(|report| report.damage.clone()).collect(),
+        mapped_by_two: reports.said().map(|report| report.mapped_by_two).sum(),
+        mapped_files: reports.said().flat_map(|report| report.mapped_files.clone()).collect(),
+        volumes: volumes::rows(node, &reports)?,
+        orphans: reports.said().map(|report| report.orphans).sum(),
+        garbage: reports.said().map(|report| report.garbage).sum(),
+        ops: node.counters.rows(),
+    })
+}
+
+/// Bricks that hold a replica which is no member of its partition's view.
+fn lacking_copies(node: &Node, reports: &Reports, bricks: &[BrickStatus]) -> Result<Vec<LackingCopies>> {
+    let mut lacking: BTreeMap<BrickId, LackingCopies> = BTreeMap::new();
+    for ring in node.registry.rings()? {
+        for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
+            for brick in ring.placed(number).into_iter().filter(|brick| !view.has_member(*brick)) {
+                let row = lacking.entry(brick).or_default();
+                row.partitions += 1;
+                row.learning += u64::from(view.has_learner(brick));
+                row.healed += reports.healed(ring.ring, number, brick);
+            }
+        }
+    }
+    let row = |(brick, sums): (BrickId, LackingCopies)| {
+        let known = bricks.iter().find(|row| row.report.brick == brick);
+        LackingCopies {
+            brick,
+            directory: known.map(|row| row.directory.clone()),
+            server: known.map(|row| row.server),
+            state: known.map(|row| row.report.state),
+            healed: sums.healed / sums.partitions as f64,
+            ..sums
+        }
+    };
+    Ok(lacking.into_iter().map(row).collect())
+}
+
+pub fn identify(node: &Node) -> Result<Identity> {
+    Ok(Identity {
+        cluster: Some(node.cluster.clone()),
+        server: Some(node.registry.server()),
+        pid: std::process::id(),
+        endpoints: node.endpoints()?,
+        coordinator: node.coordinator_addresses()?,
+        holds_coordinator: node.coordinator_address.is_none(),
+    })
+}
+
+pub fn slow_ops(node: &Node) -> SlowOpsReport {
+    SlowOpsReport { at_work: node.at_work.rows(), ..node.slow_ops.report() }
+}
+
+pub fn stopping() -> Stopping {
+    Stopping { pid: std::process::id() }
+}
+
+impl Node {
+    /// Addresses where this server listens.
+    fn endpoints(&self) -> Result<Vec<String>> {
+        let own = self.registry.server();
+        let info = self.registry.servers()?.into_iter().find(|info| info.server == own);
+        Ok(info.map(|info| info.endpoints).unwrap_or_default())
+    }
+
+    /// Addresses of the coordinator: those of this server, if it holds the coordinator.
+    fn coordinator_addresses(&self) -> Result<Vec<String>> {
+        self.coordinator_address.as_ref().map_or_else(|| self.endpoints(), |address| Ok(vec![address.clone()]))
+    }
+}

@@ -1,0 +1,105 @@
+//! Pools and volumes.
+
+use super::bricks;
+use super::servers::Reports;
+use crate::hosting::node::Node;
+use hekate_cluster::{RingWish, VolumeInfo};
+use hekate_control::VolumeCreate;
+use hekate_control::volume::{PoolStatus, RingStatus, VolumeDeleted, VolumeDetails, VolumeState, VolumeStatus};
+use hekate_proto::map::Mode;
+use hekate_proto::{Error, Result, RingId, VolumeId};
+
+impl Node {
+    /// Makes a volume.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid`: no `owner_uid`, a name or pool that cannot be used, or a mode without the leader that it needs.
+    pub fn make_volume(&self, wanted: VolumeCreate) -> Result<VolumeStatus> {
+        let owner_uid = wanted.owner_uid.ok_or_else(|| Error::invalid("a volume needs an owner"))?;
+        if wanted.mode == Mode::Bypass && wanted.led_by.is_none() {
+            return Err(Error::invalid("mode bypass needs to know which server's copies answer: say --leader SERVER"));
+        }
+        let wish = RingWish { domain: wanted.domain, min_replicas: wanted.min_replicas, led_by: wanted.led_by };
+        let volume = VolumeInfo {
+            volume: VolumeId(0),
+            name: wanted.name,
+            pool: wanted.pool,
+            ring: RingId(0),
+            copies: wanted.copies,
+            owner_uid,
+            allowed_uids: wanted.allowed_uids,
+            layers: Vec::new(),
+            deleting: false,
+            spread: wanted.spread,
+            mode: wanted.mode,
+        };
+        let made = self.create_volume(volume, wish, owner_uid)?;
+        row(self, made, &Reports::gather(self)?)
+    }
+}
+
+pub fn delete(node: &Node, name: String) -> Result<VolumeDeleted> {
+    node.delete_volume(&name)?;
+    Ok(VolumeDeleted { name, state: VolumeState::Deleting })
+}
+
+pub fn show(node: &Node, name: &str) -> Result<VolumeDetails> {
+    let volume = node.registry.volume(name)?.ok_or_else(|| node.no_volume(name))?;
+    let map = node.registry.map(&volume)?;
+    Ok(VolumeDetails { volume: row(node, volume, &Reports::gather(node)?)?, views: map.views, bricks: map.bricks })
+}
+
+pub fn list(node: &Node) -> Result<Vec<VolumeStatus>> {
+    rows(node, &Reports::gather(node)?)
+}
+
+pub fn rows(node: &Node, reports: &Reports) -> Result<Vec<VolumeStatus>> {
+    node.registry.volumes()?.into_iter().map(|volume| row(node, volume, reports)).collect()
+}
+
+fn row(node: &Node, volume: VolumeInfo, reports: &Reports) -> Result<VolumeStatus> {
+    let ring = node.registry.ring(volume.ring)?;
+    let (bytes_total, bytes_free) = reports.space(volume.volume);
+    Ok(VolumeStatus {
+        domain: ring.as_ref().map(|ring| ring.domain),
+        min_replicas: ring.as_ref().map(|ring| ring.members_min()),
+        led_by: ring.and_then(|ring| ring.led_by),
+        sessions: node.registry.session_count(volume.volume)?,
+        state: if volume.deleting { VolumeState::Deleting } else { VolumeState::Online },
+        bytes_total,
+        bytes_free,
+        weaker: volume.mode.weaker().iter().map(|what| (*what).into()).collect(),
+        volume: volume.volume,
+        name: volume.name,
+        pool: volume.pool,
+        ring: volume.ring,
+        copies: volume.copies,
+        owner_uid: volume.owner_uid,
+        allowed_uids: volume.allowed_uids,
+        layers: volume.layers,
+        deleting: volume.deleting,
+        spread: volume.spread,
+        mode: volume.mode,
+    })
+}
+
+pub fn pools(node: &Node) -> Result<Vec<PoolStatus>> {
+    let bricks = bricks::list(node)?;
+    let rings = node.registry.rings()?;
+    let pool = |name: String| PoolStatus {
+        bricks: bricks.iter().filter(|brick| brick.pool == name).cloned().collect(),
+        rings: rings
+            .iter()
+            .filter(|ring| ring.pool == name)
+            .map(|ring| RingStatus {
+                ring: ring.ring,
+                copies: ring.copies,
+                domain: ring.domain,
+                partitions: ring.views.len(),
+            })
+            .collect(),
+        name,
+    };
+    Ok(node.registry.pools()?.into_iter().map(|info| pool(info.name)).collect())
+}
