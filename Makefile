@@ -24,6 +24,7 @@ test: ## everything that CI runs
 	scripts/setup.sh test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p hekate --no-default-features --all-targets -- -D warnings
 	PROPTEST_RNG_SEED=1 cargo test --workspace
 	if [ -x tests/e2e/run.sh ]; then tests/e2e/run.sh; fi
 	$(MAKE) demo ONCE=1

@@ -23,7 +23,7 @@ if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null || true)" != "cargo-deb $wa
 fi
 
 if [ -z "${HEKATE:-}" ]; then
-  cargo build --release --locked -p hekate >&2
+  cargo build --release --locked -p hekate --features variation >&2
   HEKATE=${CARGO_TARGET_DIR:-target}/release/hekate
 fi
 

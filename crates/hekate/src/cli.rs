@@ -8,6 +8,7 @@ mod inside;
 mod mounting;
 mod partition;
 mod scrub;
+#[cfg(feature = "variation")]
 mod variation;
 
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickReplace, BrickScrub};
@@ -17,6 +18,7 @@ pub use inside::{Debug, DebugBundle, DebugCompare, Where};
 pub use mounting::{Mount, MountHelper, Options, OwnMount, Source, Umount, mount_options};
 pub use partition::Partition;
 pub use scrub::{Scrub, ScrubStart};
+#[cfg(feature = "variation")]
 pub use variation::{
     Access, Pattern, Sync, Unit, Variation, VariationLatency, VariationMeasure, VariationPlan, VariationShow,
 };
@@ -171,6 +173,7 @@ pub enum Command {
     Umount(Umount),
     /// Measure a store's ups and downs, show them, and plan how many machines a rate needs; no server is asked.
     #[command(subcommand)]
+    #[cfg(feature = "variation")]
     Variation(Variation),
     /// Check whether this machine has what Hekate needs, and say how to mend what it lacks.
     #[command(after_help = "Example: hekate doctor --json | jq '.checks[] | select(.state != \"good\")'")]

@@ -19,6 +19,7 @@ mod serve;
 mod state;
 mod status;
 mod stop;
+#[cfg(feature = "variation")]
 mod variation;
 mod volume;
 mod where_is;
@@ -47,6 +48,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Mount(options) => mount::mount(cli, options),
         Command::MountHelper(options) => mount::helper::mount_helper(cli, options),
         Command::Umount(options) => mount::umount(cli, options),
+        #[cfg(feature = "variation")]
         Command::Variation(command) => variation::variation(cli, command),
         Command::Doctor => doctor::doctor(cli),
         Command::Completion { shell } => completion::completion(*shell),
