@@ -155,7 +155,7 @@ def test_a_cluster_with_the_same_secret_is_told_apart(store):
     cluster = json.loads(read(f"{store.path('s2')}/server.json"))["cluster"]
     store.kill_other("s2")
     # By the option, and by hand.
-    store.refuses("serve", "--join", address, state=store.path("s2"), words=[f"is of cluster {cluster}", address], exits=[DENIED])
+    store.refuses("serve", "--join", address, state=store.path("s2"), words=[f"belongs to cluster {cluster}", address], exits=[DENIED])
     kept = read(f"{store.path('s2')}/server.json")
     write(f"{store.path('s2')}/server.json", kept.replace(store.address.encode(), address.encode()))
     store.refuses("serve", state=store.path("s2"), words=[f"of cluster {cluster}", address, "answers for cluster"], exits=[DENIED])

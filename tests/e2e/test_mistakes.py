@@ -243,7 +243,7 @@ def test_what_is_mounted_is_found_by_its_path_and_its_volume(store):
     store.refuses("where", f"{mnt}/nothing", words=[f"{mnt}/nothing", "no such"], exits=[INPUT])
     store.refuses("where", store.path("state"), words=["not below a mount", f"v at {mnt}", "VOLUME:/PATH"], exits=[USAGE])
     store.refuses("where", "a/b", words=["VOLUME:/PATH", "below a mount"], exits=[USAGE])
-    store.refuses("umount", "w", words=["none that is called w", f"v at {mnt}"], exits=[INPUT])
+    store.refuses("umount", "w", words=["no volume of the name w", f"v at {mnt}"], exits=[INPUT])
     two = store.mount("two")
     store.refuses("umount", "v", words=[mnt, two, "name one"], exits=[USAGE])
     store.umount("two")
@@ -310,7 +310,7 @@ def test_files_where_directories_are_meant(store):
     store.refuses("volume", "create", "w", "--pool", "", words=['"" cannot be the name of a pool'], exits=[USAGE])
     store.refuses("partition", "show", "9/9", words=["no partition 9/9", "hekate partition list"])
     store.refuses("serve", words=["in use", "hekate stop"], exits=[AWAY])
-    store.refuses("debug", "bundle", store.path("file"), words=["file is there already"], exits=[CANNOT_CREATE])
+    store.refuses("debug", "bundle", store.path("file"), words=["file exists"], exits=[CANNOT_CREATE])
     store.refuses("join", "127.0.0.1:1", "--secret-file", store.path("file"), "--brick", store.path("b"), words=["under 32 bytes", "`secret`"], state=store.path("other"))
     store.refuses("join", "127.0.0.1:1", "--secret-file", store.path("none"), "--brick", store.path("b"), words=["none", "`secret` in the state directory"], state=store.path("other"))
     said = store.cli("brick", "add", store.path("third"), "--journal", "32").out

@@ -37,7 +37,8 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// Where this server keeps its state [env: HEKATE_STATE] [default: /var/lib/hekate as root, else $XDG_STATE_HOME/hekate].
+    /// Where this server keeps its state [env: HEKATE_STATE] [default: /var/lib/hekate as root, else
+    /// $XDG_STATE_HOME/hekate].
     #[arg(long, global = true, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
@@ -49,15 +50,15 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The package brings it.
+/// Path of the systemd unit in the Debian package.
 const UNIT: &str = "/usr/lib/systemd/system/hekate.service";
 
 impl Cli {
-    /// Parses a command line. A negative number is a value that is out of range, and no unknown option.
+    /// Parses a command line. A negative number counts as a value that is out of range, not as an unknown option.
     pub fn parse_from_words(words: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut command = takes_negative_numbers(Self::command());
         let matches = command.try_get_matches_from_mut(words).map_err(|error| {
-            // clap's own list of commands has the hidden ones too.
+            // clap's own list of commands includes the hidden ones.
             let is_of_all =
                 error.kind() == ErrorKind::MissingSubcommand && error.to_string().contains("'hekate' requires");
             match is_of_all {
@@ -68,8 +69,8 @@ impl Cli {
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 
-    /// With the variables of the environment, for what is not on the command line. (clap's own `env` shows an option whose
-    /// variable is set in every usage line, as if it were required.)
+    /// Takes options that the command line lacks from the environment. clap's own `env` would show an option whose
+    /// variable is set in every usage line, as if it were required.
     pub fn with_environment(mut self) -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         self.state = self.state.or_else(|| variable("HEKATE_STATE").map(PathBuf::from));
@@ -78,7 +79,7 @@ impl Cli {
         self
     }
 
-    /// The line that serves what this one has made.
+    /// The command line that serves the state directory which this one has made.
     pub fn line_to_serve(&self) -> String {
         let for_systemd = ["/run/systemd/system", UNIT].iter().all(|path| Path::new(path).exists());
         if self.state.is_none() && for_systemd && rustix::process::geteuid().is_root() {
@@ -97,7 +98,7 @@ fn takes_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(takes_negative_numbers)
 }
 
-/// A command that is about this state directory.
+/// A `hekate` command line for this state directory.
 pub fn line_with(state: Option<&Path>, words: &str) -> String {
     let state = state.map(|path| format!("--state {} ", path.display())).unwrap_or_default();
     format!("hekate {state}{words}")
@@ -109,8 +110,8 @@ From nothing to a mounted volume with two copies:
   hekate serve --detach
   hekate mount photos /mnt/photos
 
-Exit status: 0 done; 64 to 78 as in sysexits(3), for example 64 wrong use, 69 not available, 77 not permitted; 1 what was
-compared differs.";
+Exit status: 0 done; 64 to 78 as in sysexits(3), for example 64 wrong use, 69 not available, 77 not permitted; 1 a
+comparison found a difference.";
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -126,10 +127,10 @@ pub enum Command {
     /// Run the server.
     #[command(after_help = "Example: hekate serve --detach")]
     Serve(Serve),
-    /// Stop the server in order: what runs is finished, everything is written home.
+    /// Stop the server in order: it answers the ops that it has begun, and writes everything home.
     #[command(after_help = "Example: hekate stop && hekate serve --detach")]
     Stop,
-    /// Show how the servers, their bricks and the volumes are.
+    /// Show the state of the servers, their bricks and the volumes.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(Status),
     /// Print the server's counters and latency histograms as Prometheus reads them (OpenMetrics text).
@@ -141,22 +142,23 @@ pub enum Command {
     /// Volumes: make, show, delete.
     #[command(subcommand)]
     Volume(Volume),
-    /// Partitions: their views, how far their replicas are; forcing one whose replicas are gone for good.
+    /// Partitions: their views and the positions of their replicas; forcing one whose replicas are lost for good.
     #[command(subcommand)]
     Partition(Partition),
-    /// Healing: what replicas are being brought, and the proof that all hold the same.
+    /// Healing: replicas that lack data, and the proof that all replicas hold the same.
     #[command(subcommand)]
     Heal(Heal),
-    /// Scrubbing: everything that rests is read and checked while it serves, and mended from other replicas.
+    /// Scrubbing: bricks in use are read and checked, and damage is repaired from other replicas.
     #[command(subcommand)]
     Scrub(Scrub),
-    /// Bricks: list, add, remove; look into a stopped one, get the files out of it, scrub those in use.
+    /// Bricks: list, add, remove; inspect a stopped one, copy the files out of it, scrub those in use.
     #[command(subcommand)]
     Brick(Brick),
-    /// Show where a file or directory of a volume rests: partition, replicas, pieces, shards, and each replica's stamps.
+    /// Show where a file or directory of a volume is stored: partition, replicas, pieces, shards, and each replica's
+    /// stamps.
     #[command(after_help = inside::WHERE_EXAMPLES)]
     Where(Where),
-    /// Looking below what users see, to find out what is wrong.
+    /// Inspect a server or stopped bricks, to find out what is wrong.
     #[command(subcommand)]
     Debug(Debug),
     /// Mount a volume.
@@ -171,23 +173,23 @@ pub enum Command {
         hekate umount --lazy /mnt/photos"
     )]
     Umount(Umount),
-    /// Measure a store's ups and downs, show them, and plan how many machines a rate needs; no server is asked.
+    /// Measure how the rate of a store varies, show it, and plan how many machines a rate needs. Needs no server.
     #[command(subcommand)]
     #[cfg(feature = "variation")]
     Variation(Variation),
-    /// Check whether this machine has what Hekate needs, and say how to mend what it lacks.
+    /// Check whether this machine has what Hekate needs, and print the fix for what it lacks.
     #[command(after_help = "Example: hekate doctor --json | jq '.checks[] | select(.state != \"good\")'")]
     Doctor,
-    /// Print what makes a shell complete commands and options.
+    /// Print a script that makes a shell complete commands and options.
     #[command(after_help = documentation::COMPLETION_EXAMPLES)]
     Completion {
-        /// Whose language it is in.
+        /// The shell.
         shell: Shell,
     },
     /// Write the man pages into DIR/man1 and DIR/man8, for packages.
     #[command(hide = true)]
     Man {
-        /// Made if it is not there.
+        /// The directory; created if it does not exist.
         directory: PathBuf,
     },
 }
@@ -205,7 +207,7 @@ Examples:
   hekate serve --metrics 127.0.0.1:9464    lets Prometheus read them by HTTP";
 
 impl Command {
-    /// Whether it serves until it is told to end, and writes to sockets meanwhile.
+    /// True for a process that serves until it is stopped and writes to sockets meanwhile: SIGPIPE must not end it.
     pub fn goes_on(&self) -> bool {
         matches!(self, Command::Serve(_) | Command::Coordinator(_) | Command::Mount(_) | Command::MountHelper(_))
     }
@@ -213,7 +215,7 @@ impl Command {
 
 #[derive(Args, Debug)]
 pub struct Status {
-    /// Look again and again, after so many seconds, until it is interrupted.
+    /// Repeat every SECONDS until interrupted.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub watch: Option<u64>,
 }
@@ -235,10 +237,11 @@ pub struct Init {
     /// Size of each brick's journal, in MiB.
     #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
     pub journal: u64,
-    /// Leave the cluster's records to the coordinator that answers there (`hekate coordinator`): ADDRESS:PORT or unix:PATH.
+    /// Keep the cluster's records at the coordinator that answers there (`hekate coordinator`): ADDRESS:PORT or
+    /// unix:PATH.
     #[arg(long, value_name = "ADDRESS", requires = "secret_file")]
     pub coordinator: Option<String>,
-    /// Its secret: the file `secret` in its state directory.
+    /// The coordinator's secret: the file `secret` in its state directory.
     #[arg(long, value_name = "FILE", requires = "coordinator")]
     pub secret_file: Option<PathBuf>,
 }
@@ -256,7 +259,7 @@ pub struct CoordinatorOptions {
     /// Listen on a loopback address as well, for servers that know the cluster's secret.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub listen: Option<SocketAddr>,
-    /// Go to the background once it answers.
+    /// Run in the background once it answers.
     #[arg(long)]
     pub detach: bool,
 }
@@ -291,8 +294,8 @@ pub struct Serve {
     /// Listen on a loopback address as well, for clients that know the cluster's secret.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub listen: Option<SocketAddr>,
-    /// Join the cluster whose first server or coordinator answers there, unless this server has joined it already; then the
-    /// coordinator is looked for there from now on.
+    /// Join the cluster whose first server or coordinator answers there. A server that has joined it already uses that
+    /// address of the coordinator from now on.
     #[arg(long, value_name = "ADDRESS")]
     pub join: Option<String>,
     /// To join: the cluster's secret.
@@ -307,20 +310,23 @@ pub struct Serve {
     /// To join: size of each brick's journal, in MiB.
     #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
     pub journal: u64,
-    /// Do without this brick, which cannot be opened; may be given again. Volumes with other copies are served from those.
+    /// Run without this brick, which cannot be opened; may be given again. Volumes with other copies are served from
+    /// those.
     #[arg(long, value_name = "DIR")]
     pub without: Vec<PathBuf>,
-    /// Let Prometheus read counters and histograms there, at /metrics; whoever reaches the address may.
+    /// Serve counters and histograms to Prometheus at this address, path /metrics. Anybody who reaches the address can
+    /// read them.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub metrics: Option<SocketAddr>,
-    /// Note ops that take longer (`hekate debug slow`, and a line in the log at most every second); 0: none.
+    /// Record ops that take longer than this, in ms (`hekate debug slow`, and a line in the log at most every second);
+    /// 0: none.
     #[arg(long, default_value_t = 1000, value_name = "MILLISECONDS")]
     pub slow_op: u64,
-    /// Mount a volume in the server's own process, as VOLUME:DIR or VOLUME:DIR:OPTIONS (those of `hekate mount`); may be given
-    /// again. The fastest way to a volume on a machine that serves it; it goes when the server stops.
+    /// Mount a volume in the server's own process, as VOLUME:DIR or VOLUME:DIR:OPTIONS (those of `hekate mount`); may
+    /// be given again. The fastest way to a volume on a machine that serves it. It is unmounted when the server stops.
     #[arg(long = "mount", value_name = "VOLUME:DIR")]
     pub mounts: Vec<OwnMount>,
-    /// Go to the background once the server answers.
+    /// Run in the background once the server answers.
     #[arg(long)]
     pub detach: bool,
 }
@@ -346,7 +352,7 @@ pub enum Volume {
     /// All volumes.
     #[command(after_help = "Example: hekate volume list")]
     List,
-    /// One volume: its policy, where its partitions are, and whatever makes its promises weaker.
+    /// One volume: its policy, where its partitions are, and each way in which it promises less than the contract.
     #[command(after_help = "Example: hekate volume show photos")]
     Show {
         /// Its name.
@@ -357,7 +363,7 @@ pub enum Volume {
     Delete {
         /// Its name.
         name: String,
-        /// The name once more, since nothing brings the volume back.
+        /// The name once more: a deleted volume cannot be restored.
         #[arg(long, value_name = "NAME")]
         confirm: Option<String>,
     },
@@ -376,30 +382,31 @@ pub struct VolumeCreate {
     /// What no two copies share [default: server if the pool has bricks on enough of them, else disk].
     #[arg(long, value_enum)]
     pub domain: Option<FailureDomain>,
-    /// Serve the volume while at least so many copies are there; with fewer its users wait [default: all but one].
+    /// Number of copies that must be available; with fewer, clients wait [default: all but one].
     #[arg(long, value_name = "COPIES", value_parser = clap::value_parser!(u32).range(1..))]
     pub min_replicas: Option<u32>,
-    /// Partitions that share the names of each directory made in the volume's root, such as a bucket: a power of two, at
-    /// most the partitions of the ring (`hekate pool list`). More take more names and creates; making, removing and
-    /// changing such a directory asks all of them.
+    /// Partitions that share the names of each directory made in the volume's root, such as a bucket: a power of two,
+    /// at most the partitions of the ring (`hekate pool list`). More of them hold more names and take more creates a
+    /// second; making, removing and changing such a directory involves all of them.
     #[arg(long, default_value_t = 1, value_name = "PARTITIONS")]
     pub spread: u32,
-    /// How bytes are replicated.
+    /// How writes are replicated.
     #[arg(long, value_enum, default_value_t = VolumeMode::Hsr)]
     pub mode: VolumeMode,
-    /// Mode afr: a lock is kept for the next write.
+    /// Mode afr: keep the lock for the next write.
     #[arg(long, requires = "mode")]
     pub eager_lock: bool,
-    /// Mode afr: writes at the same time share a changelog entry; under an eager lock, later ones too.
+    /// Mode afr: concurrent writes share a changelog entry; under an eager lock, later ones too.
     #[arg(long, requires = "mode")]
     pub piggyback: bool,
-    /// The server (its number) that leads all of the volume as long as it is there, and has a copy of all. Mode bypass needs it.
+    /// Number of the server that leads all partitions of the volume while it is available, and has a copy of each. Mode
+    /// bypass needs it.
     #[arg(long, value_name = "SERVER")]
     pub leader: Option<u32>,
-    /// A user that may use the volume, beside root and its owner; may be given again.
+    /// Number of a user that may open the volume besides root and its owner; may be given again.
     #[arg(long = "allow-uid", value_name = "UID", value_parser = uid)]
     pub allow_uids: Vec<u32>,
-    /// The owner of the volume and its root directory [default: who asks].
+    /// Number of the user that owns the volume and its root directory [default: the user of this command].
     #[arg(long, value_name = "UID", value_parser = uid)]
     pub owner: Option<u32>,
 }
@@ -409,17 +416,18 @@ fn uid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("{text:?} is no user's number from 0 to {}; `id -u NAME` prints it", u32::MAX))
 }
 
-/// How a volume's bytes are replicated.
+/// How a volume's writes are replicated.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeMode {
-    /// Each write goes to the leader of its partition, and from there to the others.
+    /// Each write goes to the leader of its partition, and from there to the other replicas.
     Leader,
-    /// High Speed Replication: overwrites of up to 64 KiB go to all replicas at once, one round trip instead of two, as long as all
-    /// replicas are there and one client writes. Promises are the same.
+    /// High Speed Replication: overwrites of up to 64 KiB go to all replicas at once, one round trip instead of two,
+    /// while all replicas are available and one client writes. The promises are those of mode leader.
     Hsr,
-    /// UNSAFE: the leader answers alone, the others follow. What was acknowledged goes with the leader's machine.
+    /// UNSAFE: the leader acknowledges before the other replicas have the write. Acknowledged writes are lost with the
+    /// leader's machine.
     Async,
-    /// UNSAFE: as async, and one server (--leader) answers for all of the volume.
+    /// UNSAFE: as async, and one server (--leader) leads all of the volume.
     Bypass,
     /// For measuring: durable overwrites as GlusterFS's AFR does them, five round trips.
     Afr,
@@ -428,7 +436,11 @@ pub enum VolumeMode {
 }
 
 impl VolumeCreate {
-    /// As the server knows it; options of another mode are refused.
+    /// The mode with its options.
+    ///
+    /// # Errors
+    ///
+    /// In words: an option of another mode is set.
     pub fn replication(&self) -> Result<hekate_proto::map::Mode, String> {
         use hekate_proto::map::Mode;
         let (eager_lock, piggyback) = (self.eager_lock, self.piggyback);

@@ -1,5 +1,6 @@
-//! What processes that serve have in common: going to the background (the same command again without a terminal, watched until
-//! it is ready or has failed), the signals that end them, files that are still in use.
+//! What server, coordinator and mount have in common: running in the background (the same command again without a
+//! terminal, watched until it is ready or has failed), the signals that end them, waiting for files that are still in
+//! use.
 
 use crate::failure::Failure;
 use hekate_proto::Error;
@@ -18,19 +19,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// How long files that are in use are waited for.
+/// Time to wait for files that another process has open.
 pub const IN_USE_PATIENCE: Duration = Duration::from_secs(2);
 const READY_PAUSE: Duration = Duration::from_millis(20);
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
-/// Starts this program with other arguments; its standard error is `log`. It is in a session of its own (setsid(2)), so neither
-/// the keys of the terminal nor its hang-up send it a signal.
+/// Starts this program with other arguments; its standard error is `log`. It is in a session of its own (setsid(2)), so
+/// neither the keys of the terminal nor its hang-up send it a signal.
 pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Failure> {
     let failed = |e: std::io::Error| Failure::new(71, format!("start the background process: {e}"));
     if let Some(parent) = log.parent() {
         std::fs::create_dir_all(parent).map_err(failed)?;
     }
-    // Not through a link that somebody else has put there.
+    // Not through a symbolic link, which another user could have planted.
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -41,7 +42,7 @@ pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Fail
     let file = file.map_err(|e| Failure::new(73, format!("write the log {}: {e}", log.display())))?;
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(&program);
-    // By the name of the mount helper it would read its arguments in another way.
+    // Under the name of the mount helper it would parse its arguments as mount(8) writes them.
     command.arg0(program.with_file_name("hekate"));
     command.env_remove(crate::notify::SOCKET);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).current_dir("/");
@@ -51,7 +52,11 @@ pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Fail
     command.spawn().map_err(failed)
 }
 
-/// Waits until `ready`; if the process ends before, its last words are the error.
+/// Waits until `ready` returns true.
+///
+/// # Errors
+///
+/// The process has ended before: the last lines of its log.
 pub fn wait_ready(child: &mut Child, log: &Path, what: &str, ready: impl Fn() -> bool) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut said = String::new();
@@ -80,7 +85,9 @@ fn last_line(log: &Path) -> String {
     text.lines().last().unwrap_or_default().to_string()
 }
 
-/// Others are told the address before anybody listens there.
+/// # Errors
+///
+/// The port is 0: the address is recorded before the socket is bound, so it must be the final one.
 pub fn check_listen(address: Option<SocketAddr>) -> Result<(), Failure> {
     match address {
         Some(address) if address.port() == 0 => {
@@ -90,11 +97,12 @@ pub fn check_listen(address: Option<SocketAddr>) -> Result<(), Failure> {
     }
 }
 
-/// The signals that end a process in order: SIGTERM, SIGINT, and SIGHUP, which a terminal sends when it is closed. SIGHUP is left
-/// out if it was ignored when the process started, as nohup(1) has it.
+/// The signals that end a process in order: SIGTERM, SIGINT, and SIGHUP, which a terminal sends when it is closed.
+/// SIGHUP is left out if it was ignored when the process started, as nohup(1) has it.
 pub fn ending_signals() -> Vec<std::ffi::c_int> {
     use nix::sys::signal::{SigHandler, Signal, signal};
-    // SAFETY: to ignore a signal runs no code of ours. The caller registers a handler next, unless it was ignored before.
+    // SAFETY: to ignore a signal runs no code of ours. The caller registers a handler next, unless it was ignored
+    // before.
     let before = unsafe { signal(Signal::SIGHUP, SigHandler::SigIgn) };
     let was_ignored = matches!(before, Ok(SigHandler::SigIgn));
     let hangup = if was_ignored { None } else { Some(SIGHUP) };
@@ -110,7 +118,8 @@ pub fn stop_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// A process that was killed a moment ago may still hold its files.
+/// Opens something, and tries again for a while if it is in use: a killed process holds its files until the kernel has
+/// ended it.
 pub fn open_patiently<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let begun = Instant::now();
     loop {
@@ -121,8 +130,9 @@ pub fn open_patiently<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error
     }
 }
 
-/// As many open files, and files as large, as the system lets us have: each connection and each data file is an open
-/// file, and a brick's index grows. A write beyond the limit then fails with EFBIG, instead of ending the process.
+/// Raises the limits of open files and of file sizes to the hard limits: each connection and each data file is an open
+/// file, and a brick's index grows. With SIGXFSZ ignored, a write beyond the limit fails with EFBIG instead of ending
+/// the process.
 pub fn raise_file_limits() {
     for resource in [Resource::Nofile, Resource::Fsize] {
         let mut limit = getrlimit(resource);

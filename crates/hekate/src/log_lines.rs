@@ -1,8 +1,8 @@
-//! What a server or a mount says while it runs: lines on standard error, for a terminal, a log file or journald.
+//! Log lines of a server or a mount, on standard error: a terminal, a log file or journald.
 //!
-//! The crates below say it through the macros of `log`. Where standard error is journald's own stream (JOURNAL_STREAM,
-//! systemd.exec(5)) each line begins with its priority (sd-daemon(3)), for the journal notes time and program by itself;
-//! elsewhere it begins with the program's name.
+//! The crates below log through the macros of `log`. If standard error is journald's own stream (JOURNAL_STREAM,
+//! systemd.exec(5)) each line begins with its priority (sd-daemon(3)), because the journal records time and program
+//! itself; otherwise it begins with the program's name.
 
 use crate::notify;
 use hekate_server::PROGRESS;
@@ -10,18 +10,18 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// What syslog(3) calls critical: a thread panicked.
+/// Priority `critical` of syslog(3), for a thread that panics.
 const CRITICAL: u8 = 2;
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
 struct Lines {
-    /// Who speaks, where it is not the journal that says so.
+    /// The program's name. None: the journal records it.
     name: &'static str,
     to_journal: bool,
 }
 
-/// From here on what is logged is written.
+/// Begins to write what is logged.
 pub fn begin(name: &'static str) {
     let lines = LINES.get_or_init(|| Lines { name, to_journal: is_journal() });
     // A second call finds the logger that the first has set.
@@ -33,7 +33,7 @@ pub fn begin(name: &'static str) {
     }
 }
 
-/// Why a command failed.
+/// Prints why a command failed.
 pub fn failure(text: &str) {
     let error = priority(Level::Error);
     write(&if is_journal() { with_priority(error, text) } else { named("hekate", text) });
@@ -58,7 +58,8 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// In one piece, so that lines of several threads do not mix. There is nobody to tell if that fails.
+/// Writes a line with one call, so that lines of several threads do not mix. A failure is ignored: standard error is
+/// where it would be reported.
 fn write(lines: &str) {
     let _ = std::io::stderr().lock().write_all(lines.as_bytes());
 }
@@ -80,7 +81,7 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// Whether standard error is the stream that systemd connected to the journal, and not a file or pipe put in its place.
+/// True if standard error is the stream that systemd has connected to the journal, not a file or pipe in its place.
 fn is_journal() -> bool {
     let Some(stream) = std::env::var("JOURNAL_STREAM").ok() else { return false };
     rustix::fs::fstat(std::io::stderr()).is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))

@@ -16,12 +16,12 @@ use std::process::ExitCode;
 
 /// EX_USAGE of sysexits(3).
 const WRONG_USE: u8 = 64;
-/// What mount(8) calls to mount a file system of type hekate begins so.
+/// Beginning of the name under which mount(8) calls a mount helper.
 const HELPER_NAME: &str = "mount.";
 
 fn main() -> ExitCode {
-    // What is made here is its owner's alone, whatever the shell or the unit says; what others are to reach is opened by name.
-    // Files in a mount have the modes that their makers ask for.
+    // Files and directories that this process makes for itself are private, whatever umask it inherits; those that
+    // other users need get their mode explicitly. FUSE sends the umask of the calling program for files in a mount.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let (arguments, is_helper) = arguments();
     let exit = |exit: u8| ExitCode::from(if is_helper { failure::helper_exit(exit) } else { exit });
@@ -57,15 +57,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// `hekate status | head`: a command ends as others do when its reader has gone. Rust has SIGPIPE ignored otherwise, which
-/// is right for what serves.
+/// Lets SIGPIPE end a command whose reader has gone (`hekate status | head`). Rust ignores the signal at the start of a
+/// program, which is right for a server or a mount.
 fn end_when_nobody_reads() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: the default action is no handler of ours, and no other thread runs yet.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
 }
 
-/// The command line, and whether it is the mount helper's: mount(8) finds that by the name mount.hekate.
+/// The command line, and whether it is that of the mount helper, which mount(8) calls by the name mount.hekate.
 fn arguments() -> (Vec<OsString>, bool) {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let name = arguments.first().and_then(|program| Path::new(program).file_name());

@@ -1,6 +1,6 @@
-//! What the service manager is told: a datagram to the socket that NOTIFY_SOCKET names, as sd_notify(3) describes.
+//! Messages to the service manager: datagrams to the socket that NOTIFY_SOCKET names, as sd_notify(3) describes.
 //!
-//! Without that variable there is nobody to tell. A manager that cannot be reached changes nothing for who is served.
+//! Without that variable nothing is sent. A manager that cannot be reached is ignored: clients are served all the same.
 
 use crate::failure::Failure;
 use std::ffi::OsStr;
@@ -9,25 +9,26 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Names the socket; a process that goes to the background does not inherit it, since it is not the manager's any more.
+/// Variable that names the socket. A background process does not inherit it, because the manager does not watch that
+/// process.
 pub const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// It serves from now on.
+/// The process serves from now on.
 pub fn ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={}", one_line(status)));
 }
 
-/// It ends in order from now on.
+/// The process ends in order from now on.
 pub fn stopping(status: &str) {
     tell(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
 }
 
-/// What it is at, as `systemctl status` shows it.
+/// Progress, as `systemctl status` shows it.
 pub fn status(status: &str) {
     tell(&format!("STATUS={}", one_line(status)));
 }
 
-/// How it ended: why it failed, if it did.
+/// Passes a result on, and reports a failure to the manager.
 pub fn outcome(ran: Result<(), Failure>) -> Result<(), Failure> {
     ran.inspect_err(|failure| status(&failure.text))
 }

@@ -1,4 +1,4 @@
-//! Where things are: state, sockets, logs.
+//! Paths of a server on this machine: state directory, socket, logs.
 
 use crate::cli::{Cli, address, line_with};
 use crate::failure::Failure;
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 const STATE_DIRECTORY: &str = "/var/lib/hekate";
 const RUN_DIRECTORY: &str = "/run/hekate";
 const SOCKET_NAME: &str = "server.sock";
-/// Modes of directories.
+/// Modes of directories: for the owner alone, and for all users.
 const PRIVATE: u32 = 0o700;
 const FOR_ALL: u32 = 0o755;
 
-/// Files of a server on this machine.
+/// The files of a server on this machine.
 pub struct Paths {
     pub state: PathBuf,
     pub socket: PathBuf,
@@ -27,7 +27,7 @@ impl Paths {
         Self::at(cli.state.as_deref())
     }
 
-    /// With this state directory, or the usual one.
+    /// Those of this state directory, or of the default one.
     pub fn at(state: Option<&Path>) -> Result<Self, Failure> {
         if let Some(state) = state {
             let state = std::path::absolute(state)
@@ -45,14 +45,15 @@ impl Paths {
         Ok(Self { socket: run.join(SOCKET_NAME), state })
     }
 
-    /// The state directory, for its owner alone unless it is there already.
+    /// Makes the state directory, for its owner alone. An existing one stays as it is.
     pub fn make_state_directory(&self) -> Result<(), Failure> {
         let state = &self.state;
         make_directory(state, PRIVATE)
             .map_err(|e| Error::io(format!("make the state directory {}", state.display()), e).into())
     }
 
-    /// Where the socket goes. Under /run every user may come in: the server decides by peer credentials who may do what.
+    /// Makes the directory of the socket. The one under /run is open to all users: the server checks the credentials of
+    /// the peer.
     pub fn make_socket_directory(&self) -> Result<(), Failure> {
         let Some(directory) = self.socket.parent() else { return Ok(()) };
         let mode = if directory == Path::new(RUN_DIRECTORY) { FOR_ALL } else { PRIVATE };
@@ -76,17 +77,18 @@ impl Paths {
     }
 }
 
-/// Makes it with those above it; what is there already stays as it is.
+/// Makes a directory and its parents. An existing one stays as it is.
 fn make_directory(path: &Path, mode: u32) -> std::io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
     DirBuilder::new().recursive(true).mode(mode).create(path)?;
-    // The umask does not count.
+    // mkdir(2) applies the umask to the mode.
     std::fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// The path without links, dots and a trailing slash, as the kernel lists it. What is not there yet stays as written.
+/// The path without links, dots and a trailing slash, as the kernel lists it. The part that does not exist yet stays as
+/// written.
 pub fn plain_path(path: &Path) -> std::io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let existing = absolute.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
@@ -95,7 +97,7 @@ pub fn plain_path(path: &Path) -> std::io::Result<PathBuf> {
     Ok(if missing.as_os_str().is_empty() { found } else { found.join(missing) })
 }
 
-/// The server that is named so, or that of the paths.
+/// The endpoint of a server by its address, or of the server with these paths.
 pub fn endpoint_of(paths: &Paths, server: Option<&str>) -> Result<Endpoint, Failure> {
     let Some(server) = server else { return Ok(Endpoint::Unix(paths.socket.clone())) };
     let server = address::server(server).map_err(Failure::usage)?;
@@ -113,7 +115,8 @@ fn secret_for(paths: &Paths, server: &str) -> Result<Secret, Failure> {
     })
 }
 
-/// What to do about a server that does not answer: `state` and `server` as they were given, `what` says where it was looked for.
+/// The failure for a server that does not answer, with the fix. `state`, `server`: as the user gave them; `what`: the
+/// address that was tried.
 pub fn unreachable(paths: &Paths, state: Option<&Path>, server: Option<&str>, what: &str) -> Failure {
     if let (None, Some(_), Err(error)) = (server, state, std::fs::metadata(&paths.socket))
         && error.kind() == std::io::ErrorKind::PermissionDenied
@@ -131,7 +134,7 @@ pub fn unreachable(paths: &Paths, state: Option<&Path>, server: Option<&str>, wh
     Failure::new(69, format!("{what}; is it running? {fix}"))
 }
 
-/// There is no server's state, or it cannot be read.
+/// The fix if the state directory has no server's state, or cannot be read.
 fn no_state(paths: &Paths, state: Option<&Path>) -> String {
     let root = Path::new(RUN_DIRECTORY).join(SOCKET_NAME);
     let shown = paths.state.display();

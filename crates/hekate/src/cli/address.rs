@@ -1,15 +1,19 @@
-//! Addresses as people write them: names are resolved, and what is wrong is said with the right form.
+//! Addresses as people write them: names are resolved, and an error shows the right form.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 const FORMS: &str = "say ADDRESS:PORT, as 127.0.0.1:7100 or [::1]:7100";
 
-/// Where a server answers, as records have it: `unix:PATH` or `tcp:ADDRESS:PORT` with a number. TCP's kind and the name of a
-/// host may be written, and a path alone is that of a socket.
+/// Parses the address of a server. -> the form of the cluster's records: `unix:PATH` or `tcp:ADDRESS:PORT` with a
+/// number. The prefix `tcp:` may be absent, a host name may replace the number, and a bare path is that of a socket.
+///
+/// # Errors
+///
+/// In words: the address is malformed, or the name cannot be resolved.
 pub fn server(text: &str) -> Result<String, String> {
     let path = text.strip_prefix("unix:").or_else(|| text.starts_with('/').then_some(text));
     if let Some(path) = path {
-        // A process in the background is in another directory.
+        // A process in the background runs in another directory.
         let absolute =
             std::path::absolute(path).map_err(|error| format!("{text:?} is no server: {error}; say unix:PATH"))?;
         return Ok(format!("unix:{}", absolute.display()));
@@ -21,7 +25,8 @@ pub fn server(text: &str) -> Result<String, String> {
     socket(address).map(|address| format!("tcp:{address}"))
 }
 
-/// An IP address and a port. Of the addresses that a name has, IPv4 comes first: so who listens and who asks mean the same.
+/// An IP address and a port. Of the addresses of a name, IPv4 comes first, so that a server and its clients choose the
+/// same.
 pub fn socket(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);

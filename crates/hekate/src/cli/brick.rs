@@ -8,7 +8,7 @@ pub enum Brick {
     /// All bricks of the cluster.
     #[command(after_help = "Example: hekate brick list")]
     List,
-    /// One brick: its state, its space, and what rests on it.
+    /// One brick: its state, its space, and the number of its replicas.
     #[command(after_help = "Example: hekate brick show /srv/disk1")]
     Show {
         /// Its directory, or the first digits of its id.
@@ -17,19 +17,19 @@ pub enum Brick {
     /// Make a further brick on the server that answers; it is used from the server's next start on.
     #[command(after_help = ADD_EXAMPLES)]
     Add(BrickAdd),
-    /// Take a brick that nothing rests on out of the cluster; its directory is left as it is.
+    /// Remove a brick that holds no replica from the cluster; its directory stays as it is.
     #[command(after_help = "Example: hekate brick remove /srv/disk3")]
     Remove {
         /// Its directory, or the first digits of its id.
         brick: String,
     },
-    /// Move what rests on a brick to others (this version says what is in the way).
+    /// Move the replicas of a brick to other bricks (this version refuses, and says why).
     #[command(after_help = "Example: hekate brick drain /srv/disk1")]
     Drain {
         /// Its directory, or the first digits of its id.
         brick: String,
     },
-    /// Have a new brick, on the server that answers, take the place of one; it is healed from the other copies.
+    /// Replace a brick by a new one on the server that answers, which is healed from the other copies.
     #[command(after_help = REPLACE_EXAMPLES)]
     Replace(BrickReplace),
     /// Show what a stopped brick holds, and check it; nothing on its disk is changed.
@@ -48,24 +48,24 @@ Example:
   hekate brick add /srv/disk3 --pool default
   hekate stop && hekate serve --detach
 
-Volumes that exist stay on the bricks that they are on. A volume that is made later is placed on all bricks of its pool, if
-it is the first with so many copies; else it shares the places of the volumes that have as many.
+Existing volumes stay on their bricks. A new volume is placed on all bricks of its pool if it is the first one with that
+number of copies; otherwise it is placed where the volumes with that number are.
 
 Exit status: 0 made; 64 the directory cannot become a brick, and nothing was changed; 77 not permitted; 69 no server.";
 
 const REPLACE_EXAMPLES: &str = "\
-A disk that works still, by another one:
+A disk that still works, by another one:
   hekate brick replace /srv/disk1 /srv/disk9
-  hekate stop && hekate serve --detach      the new brick is opened when its server starts next
-  hekate status                             how far it is healed; the old one serves until then
-  hekate brick remove /srv/disk1            once nothing rests on it
+  hekate stop && hekate serve --detach      the server opens the new brick at its next start
+  hekate status                             shows how far it is healed; the old brick serves until then
+  hekate brick remove /srv/disk1            once it holds no replica
 
 A disk that is gone, on a server that does not start without it:
   hekate serve --detach --without /srv/disk1
   hekate brick replace /srv/disk1 /srv/disk9
   hekate stop && hekate serve --detach
 
-Exit status: 0 so recorded; 64 it cannot be, and nothing was changed; 77 not permitted; 69 no server.";
+Exit status: 0 recorded; 64 the brick cannot be replaced, and nothing was changed; 77 not permitted; 69 no server.";
 
 const INSPECT_EXAMPLES: &str = "\
 Examples:
@@ -83,22 +83,23 @@ Examples:
 
 `hekate scrub start --help` has the rest.
 
-Exit status: 0 begun, or with --wait all is right by now; 74 something is damaged and no other replica has it, as listed; 1 (--wait) replicas differ.";
+Exit status: 0 begun, or with --wait no damage is left; 74 something is damaged that no other replica has, as listed;
+1 (--wait) replicas differ.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
   hekate brick export /srv/disk1 /mnt/rescue
   hekate brick export --volume photos --json /srv/disk1 /mnt/rescue
 
-A directory is made for each volume. Files whose directory is on other bricks go to lost+found/INODE; bytes that are on
-other bricks, or damaged, are holes; each such file is listed.
+A directory is made for each volume. Files whose directory is on other bricks are copied to lost+found/INODE; bytes that are
+on other bricks, or damaged, become holes; each such file is listed.
 
-Exit status: 0 everything; 65 some of it is on other bricks or could not be made, as listed; 74 something on this brick is
-damaged, as listed; 69 a server has the brick open; 73 the directory to write to is not empty; 64 no brick.";
+Exit status: 0 everything is copied; 65 a part is on other bricks or could not be written, as listed; 74 something on this
+brick is damaged, as listed; 69 a server has the brick open; 73 the directory to write to is not empty; 64 no brick.";
 
 #[derive(Args, Debug)]
 pub struct BrickReplace {
-    /// The old one, of any server: its directory, or the first digits of its id.
+    /// The old brick, of any server: its directory, or the first digits of its id.
     pub brick: String,
     /// An empty directory on a disk of its own.
     pub directory: PathBuf,
@@ -144,7 +145,7 @@ pub struct BrickInspect {
 pub struct BrickScrub {
     /// Its directory, or the first digits of its id [default: all bricks].
     pub brick: Option<String>,
-    /// Wait for the end, and tell what was found.
+    /// Wait for the end, and print the result.
     #[arg(long)]
     pub wait: bool,
 }
@@ -158,7 +159,7 @@ pub struct BrickExport {
     /// Only this volume: its number, or its name if this server's state knows it.
     #[arg(long, value_name = "NAME_OR_ID")]
     pub volume: Option<String>,
-    /// If the journal is damaged before its end, take what it says up to there: later changes are missing.
+    /// If the journal is damaged before its end, use the part before the damage: later changes are missing.
     #[arg(long)]
     pub up_to_damage: bool,
 }

@@ -1,8 +1,8 @@
-//! Commands that print what other programs know of this command line: shells, and man(1).
+//! Commands that print descriptions of this command line for other programs: shells, and man(1).
 
 use clap::ValueEnum;
 
-/// What `hekate completion` prints for.
+/// The shells of `hekate completion`.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shell {
     Bash,

@@ -17,14 +17,14 @@ pub struct Mount {
     pub source: Source,
     /// An existing directory.
     pub directory: PathBuf,
-    /// Options with commas between them, as listed below; may be given again.
+    /// Options, separated by commas, as listed below; may be given again.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<Options>,
-    /// Let the kernel keep names, attributes and pages for so long without asking. Weaker than the contract: changes of
-    /// other clients show up to that much later. As -o cache=SECONDS.
+    /// Let the kernel cache names, attributes and pages for this time. Weaker than the contract: changes by other
+    /// clients become visible up to that much later. As -o cache=SECONDS.
     #[arg(long, value_name = "SECONDS", value_parser = options::seconds)]
     pub cache: Option<std::time::Duration>,
-    /// Refuse changes. As -o ro.
+    /// Mount read-only. As -o ro.
     #[arg(long)]
     pub read_only: bool,
     /// Let other users in, as their permissions allow (always so for root's mounts). As -o allow_other.
@@ -39,7 +39,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// All that is asked for, however it is written.
+    /// The union of `-o` and the single options.
     pub fn all(&self) -> Options {
         let mut all = self.options.iter().fold(Options::default(), |all, more| all.and(more));
         all.cache = self.cache.or(all.cache);
@@ -53,45 +53,46 @@ impl Mount {
 
 #[derive(Args, Debug)]
 pub struct Umount {
-    /// Where it is mounted, or the volume, if it is mounted once.
+    /// The directory of the mount; or the volume, if it is mounted once.
     #[arg(value_name = "DIRECTORY or VOLUME")]
     pub directory: PathBuf,
-    /// Take it away at once, even if it is in use; what is open stays usable until it is closed.
+    /// Detach the mount at once, even if it is in use; open files stay usable until they are closed.
     #[arg(long)]
     pub lazy: bool,
 }
 
-/// As mount(8) calls it: `mount.hekate SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+/// The command line by which mount(8) calls a helper: `mount.hekate SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS]
+/// [-t TYPE]`.
 #[derive(Args, Debug)]
 pub struct MountHelper {
     /// The volume: NAME, or SERVER/NAME, where SERVER is ADDRESS:PORT or unix:PATH.
     pub source: Source,
     /// An existing directory.
     pub directory: PathBuf,
-    /// Options with commas between them, as in `hekate mount --help`.
+    /// Options, separated by commas, as in `hekate mount --help`.
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Ignore options that are not known.
     #[arg(short = 's')]
     pub sloppy: bool,
-    /// Check all, and mount nothing.
+    /// Check everything, and mount nothing.
     #[arg(short = 'f')]
     pub fake: bool,
-    /// Taken for mount(8): no table of mounts is written anyway.
+    /// Accepted for mount(8); no table of mounts is written in any case.
     #[arg(short = 'n')]
     pub no_table: bool,
-    /// Say what was done.
+    /// Print what was done.
     #[arg(short = 'v')]
     pub verbose: bool,
     /// Refused: mount from within the namespace instead.
     #[arg(short = 'N', value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Taken for mount(8): hekate or fuse.hekate.
+    /// Accepted for mount(8): hekate or fuse.hekate.
     #[arg(short = 't', value_name = "TYPE")]
     pub kind: Option<String>,
 }
 
-/// What `hekate mount --help` says below the arguments.
+/// The text of `hekate mount --help` below the arguments.
 pub fn mount_help() -> String {
     format!("{EXAMPLES}\n\nOptions (-o), as in /etc/fstab:\n{}\n\n{AFTER}", options::help())
 }
@@ -109,6 +110,6 @@ By mount(8), once `hekate doctor` finds the mount helper, and as a line of /etc/
   photos  /mnt/photos  hekate  _netdev,nofail  0 0";
 
 const AFTER: &str = "\
-Where the process of a mount was killed, mounting again removes what is left of it.
+If the process of a mount was killed, mounting there again removes its remains.
 
 Exit status: 0 mounted; 64 wrong use; 69 no server, or files are open (remount); 77 not permitted.";

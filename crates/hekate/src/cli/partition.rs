@@ -7,20 +7,21 @@ use std::str::FromStr;
 
 #[derive(Subcommand, Debug)]
 pub enum Partition {
-    /// All partitions: who leads, who is a member, who is being healed, and whom they wait for.
+    /// All partitions: leader, members, replicas that are being healed, and what each waits for.
     #[command(after_help = "Example: hekate partition list --waiting")]
     List {
         /// Only those that wait.
         #[arg(long)]
         waiting: bool,
     },
-    /// One partition, with how far each of its replicas is.
+    /// One partition, with the position of each replica's log.
     #[command(after_help = "Example: hekate partition show 1/5")]
     Show {
         /// Its ring and number, as `hekate partition list` shows them.
         partition: PartitionName,
     },
-    /// Let a replica lead, though it may lack what was acknowledged: those who have everything are gone for good.
+    /// Let a replica lead that may lack acknowledged changes: use it only if the replicas that have them are lost for
+    /// good.
     #[command(after_help = FORCE_EXAMPLES)]
     Force {
         /// Its ring and number, as `hekate partition list` shows them.
@@ -28,24 +29,25 @@ pub enum Partition {
         /// The replica's brick, of the server that answers: its directory, or the first digits of its id.
         #[arg(long, value_name = "BRICK")]
         brick: String,
-        /// The partition once more, since what that replica lacks is lost.
+        /// The partition once more: changes that the replica lacks are lost.
         #[arg(long, value_name = "RING/NUMBER")]
         confirm: Option<PartitionName>,
     },
 }
 
 const FORCE_EXAMPLES: &str = "\
-A partition waits for its last members with everything, and serves nobody meanwhile. If their disks are gone for good:
+A partition waits for the last members that have all changes, and is not served meanwhile. If their disks are lost for good:
   hekate partition list --waiting
-  hekate partition show 1/5            which replica is farthest: the greatest epoch, then the greatest sequence
+  hekate partition show 1/5            the most advanced replica has the highest epoch, then the highest sequence
   hekate partition force 1/5 --brick /srv/disk3 --confirm 1/5
 
-What that replica lacks is lost, and counted as a loss: an fsync of whoever wrote it fails once. A member that comes back
-before the forced view has begun takes precedence; one that comes later is healed from the forced replica.
+Changes that the replica lacks are lost, and counted as a loss: the next fsync of a client that wrote there fails once. A
+member that returns before the forced view has begun takes precedence; one that returns later is healed from the forced
+replica.
 
 Exit status: 0 forced; 64 there is nothing to force, or that replica cannot lead; 77 not permitted; 69 no server.";
 
-/// As `1/5`: ring 1, partition 5.
+/// Written `1/5`: ring 1, partition 5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionName {
     pub ring: RingId,

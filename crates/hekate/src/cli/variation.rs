@@ -6,13 +6,14 @@ use std::time::Duration;
 
 #[derive(Subcommand, Debug)]
 pub enum Variation {
-    /// Measure a directory, file, block device or S3 endpoint for a time: a sample of its rate and latencies each interval.
+    /// Measure a directory, file, block device or S3 endpoint for a time: a sample of its rate and latencies each
+    /// interval.
     #[command(after_help = MEASURE_EXAMPLES)]
     Measure(VariationMeasure),
-    /// Show what series are like, in numbers and pictures, beside each other.
+    /// Show series beside each other, in numbers and pictures.
     #[command(after_help = SHOW_EXAMPLES)]
     Show(VariationShow),
-    /// Compute how many machines reach a rate together, how surely, and what they cost.
+    /// Compute how many machines reach a rate together, with which probability, and what they cost.
     #[command(after_help = PLAN_EXAMPLES)]
     Plan(VariationPlan),
     /// Compute the latency of a request that waits for several servers, from the latencies of one.
@@ -33,18 +34,18 @@ const MEASURE_EXAMPLES: &str = "\
 Examples:
   hekate variation measure /srv/disk1 --for 1h --every 10s
   hekate variation measure /mnt/photos --for 1h -o replicated       a Hekate volume, to be shown beside its disks
-  hekate variation measure /srv/disk1 --for 24h -o day --resume     go on after an interruption
+  hekate variation measure /srv/disk1 --for 24h -o day --resume     continue after an interruption
   hekate variation measure /dev/vdb --access read --direct --for 10m
   AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… hekate variation measure s3://bucket/test --endpoint http://127.0.0.1:9000
   hekate variation measure s3://bucket/test --endpoint https://store:9000 --ca-file ca.pem    keys as above
   hekate variation measure nothing --for 10s                        what measuring itself costs here
 
-Two files are written: NAME.hvs, the recording with all latencies, and NAME.csv for people. SIGINT ends it early, once the
-operations at work have ended; what was sampled is kept. The file that it works on is removed at the end. A second SIGINT
-ends it at once; the next measurement there removes the file.
+Two files are written: NAME.hvs, the recording with all latencies, and NAME.csv for people. SIGINT ends the measurement early, once
+the running operations have ended; the samples are kept. The test file is removed at the end. A second SIGINT ends the
+process at once; the next measurement there removes the file.
 
 Exit status: 0 measured, or ended early; 1 fio does not agree; 64 wrong use; 69 no fio, no such server, or a device in use;
-73 it would fill the disk, or the recording is there already; 74 no operation succeeds, or objects are left.";
+73 it would fill the disk, or the recording exists; 74 no operation succeeds, or objects are left.";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -54,7 +55,7 @@ Examples:
 
 A FILE is a recording, or CSV with a column iops or mb_per_s in its first line, and perhaps time_s.
 
-Exit status: 0 shown; 65 a file does not hold what it should, as said; 66 no such file.";
+Exit status: 0 shown; 65 a file is malformed; 66 no such file.";
 
 const PLAN_EXAMPLES: &str = "\
 Examples:
@@ -67,7 +68,7 @@ Examples:
 
 Machines are independent of each other unless --together says otherwise.
 
-Exit status: 0 planned; 64 no number of machines reaches it, or wrong use; 65 a file does not hold what it should.";
+Exit status: 0 planned; 64 no number of machines reaches the target, or wrong use; 65 a file is malformed.";
 
 const LATENCY_EXAMPLES: &str = "\
 Examples:
@@ -75,27 +76,27 @@ Examples:
   hekate variation latency --servers 3 --wait quorum raw.hvs       a write that waits for two of three replicas
   hekate variation latency --servers 1 --servers 2 --wait all near.hvs far.hvs
 
-Servers are taken to be independent; a FILE is a recording, or CSV with a column latency_us.
+Servers count as independent; a FILE is a recording, or CSV with a column latency_us.
 
-Exit status: 0 computed; 64 wrong use; 65 a file does not hold what it should.";
+Exit status: 0 computed; 64 wrong use; 65 a file is malformed.";
 
 #[derive(Args, Debug)]
 pub struct VariationMeasure {
-    /// A directory (a file is made in it), a file or block device that is there, s3://BUCKET/PREFIX, or the word nothing.
+    /// A directory (a file is made in it), an existing file or block device, s3://BUCKET/PREFIX, or the word nothing.
     pub target: String,
-    /// How long, such as 90s, 10m, 1h 30m.
+    /// Duration, such as 90s, 10m, 1h 30m.
     #[arg(long = "for", default_value = "1h", value_name = "TIME", value_parser = time)]
     pub duration: Duration,
-    /// A sample so often.
+    /// Time between two samples.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = time)]
     pub every: Duration,
     /// Name of the files to write [default: variation-HOST].
     #[arg(short, long, value_name = "NAME")]
     pub output: Option<PathBuf>,
-    /// Go on with the recording of that name, if it is there.
+    /// Continue the recording of that name, if it exists.
     #[arg(long)]
     pub resume: bool,
-    /// Bytes that are worked on, such as 512MiB; of a file or device at most what it has [default: 1GiB; S3: 1000 objects].
+    /// Bytes of the test area, such as 512MiB; of a file or device at most its size [default: 1GiB; S3: 1000 objects].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// Bytes of an operation.
@@ -104,28 +105,28 @@ pub struct VariationMeasure {
     /// Threads, each with one operation at a time.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: u32,
-    /// What an operation is.
+    /// Kind of operation.
     #[arg(long, value_enum, default_value_t = Access::Write)]
     pub access: Access,
-    /// Where it goes.
+    /// Order of the offsets.
     #[arg(long, value_enum, default_value_t = Pattern::Random)]
     pub pattern: Pattern,
     /// When a write is on stable storage.
     #[arg(long, value_enum, default_value_t = Sync::Full)]
     pub sync: Sync,
-    /// Past the page cache (O_DIRECT).
+    /// Bypass the page cache (O_DIRECT).
     #[arg(long)]
     pub direct: bool,
-    /// Write to a file or device that is there: destroys what it holds.
+    /// Write to an existing file or device: destroys its contents.
     #[arg(long)]
     pub overwrite: bool,
-    /// Let another program do the same afterwards, and compare.
+    /// Run another program with the same job afterwards, and compare.
     #[arg(long, value_enum)]
     pub with: Option<With>,
-    /// Where the S3 server answers: http://HOST:PORT or https://HOST:PORT.
+    /// Address of the S3 server: http://HOST:PORT or https://HOST:PORT.
     #[arg(long, value_name = "ADDRESS")]
     pub endpoint: Option<String>,
-    /// Certificates (PEM) to believe instead of the system's: of your own CA, or of a server that signed itself.
+    /// Certificates (PEM) to trust instead of the system's: of your own CA, or a self-signed one of the server.
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// The region that requests are signed for.
@@ -142,13 +143,13 @@ pub enum Access {
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
     Random,
-    /// Each thread through a part of its own.
+    /// Each thread goes through its own part.
     Sequential,
 }
 
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sync {
-    /// Whenever the system likes.
+    /// When the system writes back.
     None,
     /// Before it returns, with what is needed to read it (O_DSYNC).
     Dsync,
@@ -177,7 +178,7 @@ pub struct VariationShow {
     /// Series, shown in one picture.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// What of each file to show [default: IOPS, or what it has].
+    /// The unit to show [default: IOPS, or that of the file].
     #[arg(long, value_enum)]
     pub unit: Option<Unit>,
     /// Write an HTML file with everything in it.
@@ -190,19 +191,19 @@ pub struct VariationShow {
 
 #[derive(Args, Debug)]
 pub struct VariationPlan {
-    /// Series of one machine each; each is planned for by itself.
+    /// Series of one machine each; each gets its own plan.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// What users are to get from all machines together, in the unit of the series; several with commas.
+    /// Rate of all machines together, in the unit of the series; several with commas.
     #[arg(long, required = true, value_name = "RATE", value_delimiter = ',')]
     pub target: Vec<f64>,
-    /// In which share of the time, such as 99% or 0.99; several with commas.
+    /// Part of the time in which that rate is reached, such as 99% or 0.99; several with commas.
     #[arg(long, default_value = "99%", value_name = "SHARE", value_delimiter = ',', value_parser = share)]
     pub confidence: Vec<f64>,
     /// Price of a machine: one for all files, or one for each in their order.
     #[arg(long, value_name = "PRICE", value_delimiter = ',')]
     pub price: Vec<f64>,
-    /// Machines that are there already; may be given again.
+    /// Number of machines to evaluate, such as those that you have; may be given again.
     #[arg(long, value_name = "FILE=COUNT", value_parser = have)]
     pub have: Vec<(PathBuf, usize)>,
     /// Find the cheapest fleet of two kinds as well; needs two files and their prices.
@@ -217,19 +218,19 @@ pub struct VariationPlan {
     /// The share of the time that each machine is down, by itself.
     #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
     pub outage: f64,
-    /// Copies that a write of a user becomes.
+    /// Number of copies of each write.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub copies: u32,
     /// Operations on a disk for each operation that reaches a machine.
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     pub amplification: f64,
-    /// What of each file to plan with [default: IOPS, or what it has].
+    /// The unit to plan with [default: IOPS, or that of the file].
     #[arg(long, value_enum)]
     pub unit: Option<Unit>,
     /// Resampled series for the interval; 0: none.
     #[arg(long, default_value_t = 200, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub bootstrap: u32,
-    /// Where dice begin: the same number gives the same answer.
+    /// Seed of the random numbers: the same seed gives the same answer.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Write an HTML file with everything in it.
@@ -245,10 +246,10 @@ pub struct VariationLatency {
     /// Latencies of one server of each kind.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Servers that a request goes to like each file, in their order.
+    /// Number of servers of each kind that a request goes to, in the order of the files.
     #[arg(long, required = true, value_name = "COUNT", value_delimiter = ',')]
     pub servers: Vec<usize>,
-    /// How many it waits for: all, quorum (more than half), first, or a number.
+    /// Number of answers that it waits for: all, quorum (more than half), first, or a number.
     #[arg(long, default_value = "all", value_name = "COUNT")]
     pub wait: String,
 }

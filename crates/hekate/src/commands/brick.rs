@@ -1,4 +1,5 @@
-//! `hekate brick`: looking into a stopped brick, getting the files out of it (neither writes to it), scrubbing one in use.
+//! `hekate brick`: inspecting a stopped brick and copying the files out of it (neither writes to it), and bricks in
+//! use.
 
 mod export;
 mod inspect;
@@ -27,7 +28,8 @@ pub fn brick(cli: &Cli, command: &Brick) -> Result<(), Failure> {
     }
 }
 
-/// redb panics on some damaged pages; `hekate_brick::inspect` takes that for the answer that it is. Ours are shown.
+/// Hides panics of redb: it panics on some damaged pages, and `hekate_brick::inspect` catches that. Other panics are
+/// shown.
 pub fn quiet_library_panics() {
     let shown = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

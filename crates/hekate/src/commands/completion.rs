@@ -23,7 +23,7 @@ fn script(shell: Shell) -> Vec<u8> {
     text
 }
 
-/// The command without those that nobody types: the generators would offer them.
+/// The command line without its hidden commands, which the generators would offer.
 fn offered(command: &Command) -> Command {
     Command::new("hekate")
         .version(env!("CARGO_PKG_VERSION"))

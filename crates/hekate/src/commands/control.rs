@@ -43,7 +43,8 @@ fn ask_within<C: ControlCall>(
 ///
 /// # Errors
 ///
-/// The outer error: the request did not reach the server, or the reply did not come back. The inner one: the server refused.
+/// The outer error: the request did not reach the server, or the reply did not come back. The inner one: the server
+/// refused.
 pub fn ask_at<C: ControlCall>(
     endpoint: &Endpoint,
     call: C,

@@ -25,7 +25,10 @@ pub fn coordinator(cli: &Cli, options: &CoordinatorOptions) -> Result<(), Failur
     daemon::check_listen(options.listen)?;
     if is_member(&paths.state) {
         let state = paths.state.display();
-        return Err(Failure::new(73, format!("{state} is of a server; name another --state DIR for a coordinator")));
+        return Err(Failure::new(
+            73,
+            format!("{state} belongs to a server; name another --state DIR for a coordinator"),
+        ));
     }
     if options.detach {
         return detach(cli, options, &paths);

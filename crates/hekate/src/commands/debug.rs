@@ -1,4 +1,4 @@
-//! `hekate debug`: looking below what users see.
+//! `hekate debug`: inspecting a server or stopped bricks.
 
 mod bundle;
 mod compare;

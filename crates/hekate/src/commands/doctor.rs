@@ -1,4 +1,4 @@
-//! `hekate doctor`: what this machine lacks, and how to mend it.
+//! `hekate doctor`: what this machine lacks, and the fix.
 
 use crate::cli::Cli;
 use crate::failure::Failure;
@@ -41,7 +41,7 @@ fn count_bad(checks: &[Check]) -> usize {
     checks.iter().filter(|check| check.state == State::Bad).count()
 }
 
-/// All of it as JSON.
+/// All checks as JSON.
 pub fn answer(cli: &Cli) -> Value {
     to_json(&checks(cli))
 }
@@ -64,7 +64,7 @@ pub fn doctor(cli: &Cli) -> Result<(), Failure> {
         output::table(&["CHECK", "STATE", "FOUND", "FIX"], &checks.iter().map(row).collect::<Vec<_>>());
     }
     if bad > 0 {
-        return Err(Failure::new(69, format!("{bad} thing(s) must be mended")));
+        return Err(Failure::new(69, format!("{bad} check(s) failed; the column FIX has the remedy")));
     }
     Ok(())
 }
@@ -104,7 +104,7 @@ fn fusermount() -> Check {
     }
 }
 
-/// mount(8) looks for a program of the type's name; of a mount that is there it knows the type as fuse.hekate.
+/// mount(8) looks for a program named after the type; the type of an existing mount is fuse.hekate.
 fn mount_helper() -> Check {
     let own = std::env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
     let links = ["/sbin/mount.hekate", "/sbin/mount.fuse.hekate"];

@@ -25,8 +25,8 @@ pub fn heal(cli: &Cli, command: &Heal) -> Result<(), Failure> {
         (false, true, true) => Ok(()),
         _ if cli.json => Err(Failure::printed(1)),
         (true, ..) => Err(Failure::new(1, "replicas differ")),
-        (_, false, _) => Err(Failure::new(1, "not all replicas have everything")),
-        _ => Err(Failure::new(1, "not all servers answer, so it is not known whether all replicas have everything")),
+        (_, false, _) => Err(Failure::new(1, "some replicas lack data")),
+        _ => Err(Failure::new(1, "not all servers answer, so it is not known whether all replicas are complete")),
     }
 }
 
@@ -62,16 +62,16 @@ fn print_files(missing: &MissingFiles) {
     }
     for brick in &missing.incomplete {
         let id: String = brick.chars().take(8).collect();
-        println!("brick {id} may lack more than the journals tell, and is compared from its beginning");
+        println!("brick {id} may lack more than the journals show, and is compared from its beginning");
     }
 }
 
 fn print_status(said: &HealingStatus, prove: bool) {
     match (said.missing.len(), said.waiting.len()) {
         (0, 0) if !said.all_servers_answer => {}
-        (0, 0) => println!("all replicas of {} partitions are there and have everything", said.partitions),
+        (0, 0) => println!("all replicas of {} partitions are available and complete", said.partitions),
         (missing, waiting) => {
-            println!("{missing} replicas of {} partitions lack something; {waiting} partitions wait", said.partitions);
+            println!("{missing} replicas of {} partitions lack data; {waiting} partitions wait", said.partitions);
             print_replicas(&said.missing);
         }
     }
@@ -79,7 +79,7 @@ fn print_status(said: &HealingStatus, prove: bool) {
         println!("about {} left", seconds(said.seconds_left));
     }
     if !said.all_servers_answer {
-        println!("not all servers answer: what those lead is not known");
+        println!("not all servers answer: the state of the partitions that these lead is not known");
     }
     if prove {
         print_proofs(said);

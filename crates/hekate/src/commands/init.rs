@@ -23,7 +23,10 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
     }
     if is_coordinator(&paths.state) {
         let state = paths.state.display();
-        return Err(Failure::new(73, format!("{state} is of a coordinator; name another --state DIR for a server")));
+        return Err(Failure::new(
+            73,
+            format!("{state} belongs to a coordinator; name another --state DIR for a server"),
+        ));
     }
     check_name("pool", &options.pool)?;
     if let Some(volume) = &options.volume {
@@ -49,7 +52,7 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
     let wanted =
         NewBrick { cluster: &cluster, server: FIRST_SERVER, pool: &options.pool, journal_mib: options.journal };
     let bricks = make_bricks(cli, &directories, &wanted)?;
-    // Last of all: without it there is no cluster.
+    // The cluster's records come last: a command that is cut short before leaves no cluster.
     let registry = match apart {
         None => Registry::new(Arc::new(EmbeddedCoordinator::create(&paths.coordinator())?)),
         Some(apart) => apart.registry(&paths, &cluster)?,
@@ -64,7 +67,7 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A coordinator elsewhere, which has no cluster yet.
+/// A coordinator that is a process of its own and has no cluster yet.
 struct Apart {
     endpoint: Endpoint,
     secret: Vec<u8>,
@@ -91,7 +94,7 @@ impl Apart {
         Ok(Self { endpoint: Endpoint::parse(address, Some(&secret))?, secret: bytes })
     }
 
-    /// On it, for a server that knows where it is.
+    /// The registry at this coordinator. Records its address in the state directory.
     fn registry(self, paths: &Paths, cluster: &str) -> Result<Registry, Failure> {
         let (server, coordinator) = (FIRST_SERVER, self.endpoint.to_string());
         Membership { server, cluster: cluster.into(), coordinator }.write(&paths.state)?;

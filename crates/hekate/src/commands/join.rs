@@ -30,13 +30,13 @@ pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the server's state and bricks, and records them.
+/// Makes the server's state and bricks, and records them at the coordinator.
 pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Vec<BrickInfo>), Failure> {
     refuse_member(paths)?;
     let (secret, secret_bytes) = read_secret(&options.secret_file)?;
     let (cluster, coordinator) = find_coordinator(options, &secret)?;
     let mut membership = Membership { server: ServerId(0), cluster, coordinator };
-    // No server's, until there is a number.
+    // The coordinator assigns the server's number below.
     let registry = membership.registry(Some(&secret))?;
     registry.check_version()?;
     check_pool(&registry, &options.pool)?;
@@ -50,7 +50,8 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
         journal_mib: options.journal,
     };
     let bricks = make_bricks(cli, &directories, &wanted)?;
-    // Before it is recorded: a server that the cluster knows must know itself.
+    // Before the cluster records the server: after a crash in between, a server that the cluster records must know its
+    // number.
     membership.write(&paths.state)?;
     let name = ServerInfo::name_of(membership.server);
     registry.join(&ServerInfo { server: membership.server, name, endpoints: Vec::new() }, &bricks)?;
@@ -71,9 +72,9 @@ pub fn read_secret(file: &Path) -> Result<(Secret, Vec<u8>), Failure> {
 fn refuse_member(paths: &Paths) -> Result<(), Failure> {
     let state = paths.state.display();
     let holds = match Membership::read(&paths.state)? {
-        Some(membership) => format!("is of server {} of cluster {}", membership.server, membership.cluster),
+        Some(membership) => format!("belongs to server {} of cluster {}", membership.server, membership.cluster),
         None if is_member(&paths.state) => "holds a cluster of its own".into(),
-        None if is_coordinator(&paths.state) => "is of a coordinator".into(),
+        None if is_coordinator(&paths.state) => "belongs to a coordinator".into(),
         None => return Ok(()),
     };
     Err(Failure::new(73, format!("{state} {holds} already; name another --state DIR, or serve it with `hekate serve`")))
@@ -87,7 +88,7 @@ fn check_pool(registry: &Registry, pool: &str) -> Result<(), Failure> {
     Err(Failure::usage(format!("there is no pool called {pool}; there are: {}", known.join(", "))))
 }
 
-/// Any server of the cluster tells where the coordinator is. -> the cluster, and that address.
+/// Asks a server of the cluster, or its coordinator. -> the cluster, and the coordinator's address
 fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String), Failure> {
     let asked = address(&options.address)?;
     let said = identify(&asked, secret, &options.secret_file)?;
@@ -113,12 +114,12 @@ fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String),
     Ok((cluster, holder))
 }
 
-/// As records have it.
+/// An address in the form of the cluster's records.
 pub fn address(text: &str) -> Result<String, Failure> {
     addresses::server(text).map_err(Failure::usage)
 }
 
-/// Who answers there.
+/// Asks the process that answers at an address for its identity.
 pub fn identify(address: &str, secret: &Secret, secret_file: &Path) -> Result<Identity, Failure> {
     let endpoint = Endpoint::parse(address, Some(secret))?;
     match ask_at(&endpoint, Identify {}, None) {

@@ -1,7 +1,7 @@
 //! `hekate man DIR`: the man pages, from the same declaration as the command line and its help.
 //!
-//! A hidden command of the program itself, and no chore of `xtask`: the declaration lives in this crate, and so the pages
-//! of a package are always those of the program in it.
+//! It is a hidden command of the program and not of `xtask`, because the declaration is in this crate: so the pages of
+//! a package are always those of the program in it.
 
 mod mount_helper;
 mod notes;
@@ -14,7 +14,7 @@ use clap_mangen::roff::{Roff, roman};
 use hekate_proto::Error;
 use std::path::Path;
 
-/// What stands at the foot and head of each page.
+/// Texts at the foot and head of each page.
 const MANUAL: &str = "Hekate";
 const SOURCE: &str = concat!("hekate ", env!("CARGO_PKG_VERSION"));
 const COMMANDS: &str = "1";
@@ -81,7 +81,7 @@ fn command_page(command: &Command, parent: Option<&str>) -> std::io::Result<Vec<
     Ok(text)
 }
 
-/// The first line. It has no date, so that the same source makes the same page; the generator would leave the place out.
+/// The title line. It has no date, so that the same source makes the same page; the generator would omit the field.
 fn title(name: &str, section: &str) -> Vec<u8> {
     format!(".TH {name} {section} \"\" \"{SOURCE}\" \"{MANUAL}\"\n").into_bytes()
 }
@@ -99,7 +99,7 @@ fn files(roff: &mut Roff) {
     tagged(roff, FILES.iter().map(|(name, what)| (name.to_string(), what.to_string())));
 }
 
-/// Paragraphs that begin with what they are about.
+/// Paragraphs that begin with a term.
 fn tagged(roff: &mut Roff, rows: impl IntoIterator<Item = (String, String)>) {
     for (tag, text) in rows {
         roff.control("TP", []).text([clap_mangen::roff::bold(tag)]).text([roman(text)]);

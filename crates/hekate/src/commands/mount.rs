@@ -23,7 +23,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Before a server that does not answer yet is asked again.
+/// Pause before a server that does not answer yet is tried again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 pub fn mount(cli: &Cli, asked: &Mount) -> Result<(), Failure> {
@@ -52,13 +52,13 @@ fn say(cli: &Cli, json: serde_json::Value, words: impl FnOnce() -> String) -> Re
     Ok(())
 }
 
-/// What is to be mounted where, and how, whoever asks for it.
+/// A mount to be made: the source, the directory and the options, from `hekate mount` or the mount helper.
 struct Wanted {
     source: Source,
     directory: PathBuf,
     options: Options,
     paths: Paths,
-    /// Whether the state directory was named.
+    /// True if the user named the state directory.
     state_is_named: bool,
     server: Option<String>,
     trace: bool,
@@ -84,7 +84,7 @@ impl Wanted {
         })
     }
 
-    /// For the process that serves the mount.
+    /// The arguments of the process that serves the mount.
     fn arguments(&self) -> Vec<std::ffi::OsString> {
         let mut arguments: Vec<std::ffi::OsString> = Vec::new();
         if self.state_is_named {
@@ -101,7 +101,7 @@ impl Wanted {
         arguments
     }
 
-    /// A user without a state directory of their own still gets a log.
+    /// The log's path. A user who cannot make a state directory gets a log in the temporary directory.
     fn log(&self) -> PathBuf {
         let volume = &self.source.volume;
         let own = self.paths.log(&format!("mount-{volume}"));
@@ -110,7 +110,7 @@ impl Wanted {
         if writable {
             return own;
         }
-        // A name that nobody can have made before.
+        // A random name, which no other user can have created in advance.
         let fresh = random::<8>().map(u64::from_le_bytes).unwrap_or_default();
         let uid = rustix::process::geteuid().as_raw();
         std::env::temp_dir().join(format!("hekate-{uid}-mount-{volume}-{fresh:016x}.log"))
@@ -140,7 +140,7 @@ pub fn open_options(options: &Options) -> OpenOptions {
     OpenOptions { no_access_times, ..OpenOptions::default() }
 }
 
-/// A mount's process.
+/// The process of a mount.
 struct Started {
     pid: u32,
     log: PathBuf,
@@ -153,19 +153,19 @@ fn start(wanted: &Wanted) -> Result<Started, Failure> {
     let log = wanted.log();
     let before = std::fs::metadata(directory).map(|found| found.dev()).ok();
     let mut child = daemon::spawn(&wanted.arguments(), &log)?;
-    // The mount answers once its root is another device than the directory was.
+    // The mount is ready once the directory is on another device than before.
     let is_other = || std::fs::metadata(directory).is_ok_and(|now| Some(now.dev()) != before);
     let ready = || is_mounted(directory).unwrap_or(false) && is_other();
     let outcome = daemon::wait_ready(&mut child, &log, "the mount", ready);
     if outcome.is_err() && !log.starts_with(&wanted.paths.state) {
-        // The error has its last words; it is in the way of nobody.
+        // The error has the log's last lines, so the file is not needed.
         let _ = std::fs::remove_file(&log);
     }
     outcome?;
     Ok(Started { pid: child.id(), log })
 }
 
-/// Nothing in a mount whose process was killed can be reached any more, so it is only in the way.
+/// Detaches a mount whose process was killed: all access to it fails, and it hides the directory.
 pub fn make_way(directory: &Path) -> Result<(), Failure> {
     if remove_dead(directory)? {
         eprintln!("hekate: the mount at {} had lost its process and is removed", directory.display());
@@ -173,7 +173,7 @@ pub fn make_way(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Remounts.
+/// Changes the options of a mount.
 fn change(wanted: &Wanted) -> Result<(), Failure> {
     let options = &wanted.options;
     let fixed = [
@@ -184,7 +184,7 @@ fn change(wanted: &Wanted) -> Result<(), Failure> {
     ];
     let fixed: Vec<_> = fixed.iter().filter_map(|(name, given)| given.then_some(*name)).collect();
     if !fixed.is_empty() {
-        // mount(8) names all that /etc/fstab has, so this is no mistake.
+        // mount(8) passes all options of /etc/fstab, so one that cannot be changed is no mistake.
         eprintln!("hekate: a remount leaves {} as when it was mounted", fixed.join(", "));
     }
     Ok(remount(&wanted.directory, &options.change)?)
@@ -196,7 +196,7 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
     log_lines::begin("hekate-mount");
     make_way(&wanted.directory)?;
     let volume = Arc::new(open(wanted)?);
-    // From here on a signal unmounts what is mounted below; before, it ends the process, and there is nothing to unmount.
+    // From here on a signal unmounts. Before, it ends the process, and nothing is mounted.
     let mut signals = Signals::new(daemon::ending_signals()).map_err(|e| Error::io("register signals", e))?;
     let mounted = hekate_gateway_fuse::mount(
         volume.clone(),
@@ -204,13 +204,13 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
         &wanted.directory,
         &mount_options(&wanted.options),
     )?;
-    // Servers call a mount by this number.
+    // Servers log a mount by this number.
     log::info!("{} is mounted as session {}", wanted.source.text, volume.session());
     notify::ready(&format!("{} is mounted at {}", wanted.source.text, wanted.directory.display()));
     let unmounter = mounted.unmounter();
     std::thread::spawn(move || {
         for _ in signals.forever() {
-            // In use: gone from the tree at once, and from the kernel with the last user.
+            // In use: detached from the tree now, and released by the kernel with its last user.
             if unmounter.unmount(false).is_err() {
                 let _ = unmounter.unmount(true);
             }
@@ -222,7 +222,7 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
     Ok(ran?)
 }
 
-/// Opens the volume; a server that does not answer yet is waited for as long as the options say.
+/// Opens the volume, and waits for a server that does not answer yet for the time of the options.
 fn open(wanted: &Wanted) -> Result<Volume, Failure> {
     let mut options = open_options(&wanted.options);
     if wanted.trace {
@@ -257,7 +257,7 @@ pub fn umount(cli: &Cli, options: &Umount) -> Result<(), Failure> {
     })
 }
 
-/// The directory that is to be unmounted: itself, or where the volume of that name is mounted.
+/// The directory to unmount: that one, or the directory where the volume of that name is mounted.
 fn where_mounted(called: &Path) -> Result<PathBuf, Failure> {
     let shown = called.display();
     let directory = std::path::absolute(called).map_err(|e| Failure::usage(format!("{shown}: {e}")))?;
@@ -273,8 +273,10 @@ fn where_mounted(called: &Path) -> Result<PathBuf, Failure> {
     match found[..] {
         [mount] => Ok(mount.directory.clone()),
         [] => {
-            let what =
-                format!("no Hekate volume is mounted at {}, and none that is called {shown}", directory.display());
+            let what = format!(
+                "no Hekate volume is mounted at {}, and no volume of the name {shown} is mounted",
+                directory.display()
+            );
             Err(Failure::new(66, format!("{what}{}", listed(&mounts))))
         }
         _ => {

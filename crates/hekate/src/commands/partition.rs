@@ -24,7 +24,7 @@ pub fn partition(cli: &Cli, command: &Partition) -> Result<(), Failure> {
         Partition::Force { partition, brick, confirm } => {
             if *confirm != Some(*partition) {
                 return Err(Failure::usage(format!(
-                    "what that replica of {partition} lacks is lost for good; say the partition once more: hekate partition \
+                    "changes that this replica of {partition} lacks will be lost for good; confirm with: hekate partition \
                      force {partition} --brick {brick} --confirm {partition}"
                 )));
             }
@@ -116,7 +116,7 @@ fn print_one(PartitionDetails { partition, replicas }: &PartitionDetails) {
 
 fn print_forced(forced: &PartitionForced) {
     println!(
-        "partition {}/{}: brick {} leads it alone from view {} on; what it lacked is lost",
+        "partition {}/{}: brick {} leads it alone from view {} on; changes that it lacked are lost",
         forced.ring,
         forced.partition,
         short(forced.brick),

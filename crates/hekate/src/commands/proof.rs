@@ -60,8 +60,8 @@ pub fn prove(cli: &Cli) -> Result<HealingStatus, Failure> {
 
 type RingPartition = (RingId, PartitionNumber);
 
-/// The proofs of a run, one for each partition. One that has ended is kept in `done`: a later run may follow it, and a server
-/// that does not know yet that another one leads reports a proof too.
+/// The proofs of a run, one for each partition. One that has ended is kept in `done`: a later run may follow it, and a
+/// server that does not know yet that another one leads reports a proof too.
 fn of_run(rows: Vec<ProofStatus>, run: u64, done: &mut BTreeMap<RingPartition, Proof>) -> Vec<ProofStatus> {
     let mut running = BTreeMap::new();
     let proofs = rows.into_iter().flat_map(|row| [Some(row.proof), row.before]).flatten();
@@ -91,6 +91,6 @@ fn stuck(cli: &Cli, proofs: &[ProofStatus]) -> Failure {
     let what = format!("{count} of {} partitions could not be proved: {names}", listed.len());
     Failure::new(
         75,
-        format!("{what}; see for whom they wait with `hekate partition list --waiting`, then prove once more"),
+        format!("{what}; `hekate partition list --waiting` shows what they wait for; then prove once more"),
     )
 }

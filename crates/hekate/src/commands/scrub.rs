@@ -48,7 +48,7 @@ fn start(cli: &Cli, options: &StartOptions) -> Result<(), Failure> {
             output::json(&begun);
         } else {
             begun.iter().for_each(|brick| println!("scrubbing {}", brick.directory));
-            println!("`hekate scrub status` tells how it goes; `hekate scrub start --wait` waits for its end");
+            println!("`hekate scrub status` shows its progress; `hekate scrub start --wait` waits for its end");
         }
         return Ok(());
     }

@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a server waits for a coordinator that is elsewhere.
+/// Time that a starting server waits for a coordinator in another process.
 const COORDINATOR_PATIENCE: Duration = Duration::from_secs(30);
-/// What a server that stops still answers.
+/// Time that a stopping server takes to answer the requests that it has begun.
 const SOON: Duration = Duration::from_millis(100);
 const STOP_PAUSE: Duration = Duration::from_millis(50);
 
@@ -66,8 +66,8 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     let mut child = daemon::spawn(&arguments, &log)?;
     let endpoint = Endpoint::Unix(paths.socket.clone());
     let pid = child.id();
-    // An earlier server may still answer there, with another process id. Others find the new one once it has recorded its
-    // addresses.
+    // An earlier server may still answer there, with another process id. Others find the new one once it has recorded
+    // its addresses.
     let ready = || {
         let said = ask_at(&endpoint, Identify {}, None).ok().and_then(|said| said.ok()).unwrap_or_default();
         said.pid == pid && said.endpoints.contains(&endpoint.to_string()) && mounts::are_there(options)
@@ -84,12 +84,13 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
 fn no_server(paths: &Paths) -> Failure {
     let state = paths.state.display();
     if is_coordinator(&paths.state) {
-        return Failure::new(66, format!("{state} is of a coordinator; `hekate coordinator` runs it"));
+        return Failure::new(66, format!("{state} belongs to a coordinator; `hekate coordinator` runs it"));
     }
     Failure::new(66, format!("there is no cluster in {state}; `hekate init` makes one, `hekate join` joins one"))
 }
 
-/// Joins, or, as a member of the cluster that answers there, keeps that address of its coordinator.
+/// Joins the cluster that answers at the address. A server that is a member of it already records that address of its
+/// coordinator.
 fn join_once(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<(), Failure> {
     let Some(membership) = Membership::read(&paths.state)? else { return join_now(cli, options, paths, address) };
     if membership.coordinator == address {
@@ -100,7 +101,11 @@ fn join_once(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result
     if found != moved.cluster {
         return Err(Failure::new(
             77,
-            format!("{} is of cluster {}; {address} answers for cluster {found}", paths.state.display(), moved.cluster),
+            format!(
+                "{} belongs to cluster {}; {address} answers for cluster {found}",
+                paths.state.display(),
+                moved.cluster
+            ),
         ));
     }
     Ok(moved.write(&paths.state)?)
@@ -109,7 +114,7 @@ fn join_once(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result
 fn join_now(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<(), Failure> {
     let Some(secret_file) = options.secret_file.clone().filter(|_| !options.bricks.is_empty()) else {
         let state = paths.state.display();
-        return Err(Failure::usage(format!("{state} has not joined yet; say --secret-file FILE and --brick DIR too")));
+        return Err(Failure::usage(format!("{state} has not joined yet; name --secret-file FILE and --brick DIR too")));
     };
     let wanted = Join {
         address: address.into(),
@@ -121,12 +126,13 @@ fn join_now(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<
     join::enter(cli, paths, &wanted).map(|_| ())
 }
 
-/// What a server that does not serve yet is at.
+/// Logs what a starting server does.
 fn progress(what: &str) {
     log::info!(target: PROGRESS, "{what}");
 }
 
-/// A server that was killed a moment ago may still hold its files, and the coordinator may start at the same time.
+/// Starts the node, and tries again for a while: a killed server holds its files until the kernel has ended it, and the
+/// coordinator may be starting too.
 fn start(options: &Serve, paths: &Paths) -> Result<Arc<Node>, Error> {
     let without = options.without.iter().map(|path| path.to_string_lossy().trim_end_matches('/').to_string());
     let settings = NodeSettings { state: paths.state.clone(), without: without.collect() };
@@ -149,7 +155,7 @@ fn start(options: &Serve, paths: &Paths) -> Result<Arc<Node>, Error> {
     }
 }
 
-/// Whether the coordinator is elsewhere and does not answer.
+/// True if the coordinator is in another process and does not answer.
 fn is_coordinator_away(paths: &Paths) -> bool {
     let Ok(Some(membership)) = Membership::read(&paths.state) else { return false };
     let secret = Secret::read(&paths.secret()).ok();
@@ -162,7 +168,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     daemon::raise_file_limits();
     log_lines::begin("hekate-serve");
     let stop = daemon::stop_signals()?;
-    // Before anything is opened: a port that is taken is a mistake in the command.
+    // Before any brick is opened: a port that is in use is a mistake in the command line.
     let metrics = options.metrics.map(|address| {
         TcpListener::bind(address).map_err(|e| Error::io(format!("listen at {address} for metrics"), e))
     });
@@ -190,7 +196,9 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
         node.serve_metrics(listener)?;
         log::info!("metrics at http://{address}/metrics");
         if !address.ip().is_loopback() {
-            log::warn!("whoever reaches {address} reads names of volumes and paths of bricks; nothing is asked for");
+            log::warn!(
+                "anybody who reaches {address} can read names of volumes and paths of bricks: there is no authentication"
+            );
         }
     }
     let serving = format!("serving at {}", paths.socket.display());
@@ -206,7 +214,8 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     end(&server, &node)
 }
 
-/// What runs is answered if that is done soon: others wait until this server has left. Then everything is written home.
+/// Answers the requests that have begun, for `SOON` at most, since the partitions wait until this server has left their
+/// views. Then writes everything home.
 fn end(server: &Server, node: &Node) -> Result<(), Failure> {
     server.close();
     server.finish(SOON);

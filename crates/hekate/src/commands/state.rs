@@ -1,4 +1,4 @@
-//! What a server begins with: its state directory and its bricks.
+//! A new server's state directory and bricks.
 
 use crate::cli::Cli;
 use crate::failure::Failure;
@@ -13,7 +13,11 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Their plain paths, if each can become a brick.
+/// The plain paths of directories, if each can become a brick.
+///
+/// # Errors
+///
+/// One is not empty, is named twice or lies in another one.
 pub fn brick_directories(bricks: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut directories = Vec::new();
     for brick in bricks {
@@ -40,14 +44,14 @@ pub fn brick_directories(bricks: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(directories)
 }
 
-/// The state directory, with the cluster's secret.
+/// Makes the state directory with the cluster's secret in it.
 pub fn make_state(paths: &Paths, secret: &[u8]) -> Result<(), Failure> {
     let failed = |what: &Path, e: std::io::Error| Failure::from(Error::io(format!("make {}", what.display()), e));
     paths.make_state_directory()?;
     check_own(&paths.state)?;
     let own = Permissions::from_mode(0o700);
     std::fs::set_permissions(&paths.state, own).map_err(|e| failed(&paths.state, e))?;
-    // A new file: one that is there may be somebody else's, or open.
+    // A new file, renamed over the old one: an existing file may belong to another user or be open.
     let (path, new) = (paths.secret(), paths.state.join("secret.new"));
     let write = || {
         match std::fs::remove_file(&new) {
@@ -63,7 +67,7 @@ pub fn make_state(paths: &Paths, secret: &[u8]) -> Result<(), Failure> {
     write().map_err(|e| failed(&path, e))
 }
 
-/// Makes them, one after the other.
+/// Makes bricks, one after the other.
 pub fn make_bricks(cli: &Cli, directories: &[PathBuf], wanted: &NewBrick) -> Result<Vec<BrickInfo>, Failure> {
     let mut bricks = Vec::new();
     for directory in directories {

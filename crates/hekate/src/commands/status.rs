@@ -45,7 +45,8 @@ pub fn status(cli: &Cli, options: &Status) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the state again and again, until the process is ended or its reader has gone. It goes on when the server is away.
+/// Prints the state again and again, until the process is ended or its reader has gone. It goes on when the server is
+/// away.
 fn watch(cli: &Cli, pause: Duration) -> Result<(), Failure> {
     let mut before: Option<(Instant, ClusterStatus)> = None;
     loop {
@@ -116,7 +117,7 @@ fn print_lacking(lacking: &LackingCopies) {
         (0, state) => format!("it is {}", state.unwrap_or(BrickState::Away).text()),
     };
     println!(
-        "brick {} of server {}: {} partitions have one copy less without it; {state}",
+        "brick {} of server {}: {} partitions lack its copy; {state}",
         or_dash(lacking.directory.as_ref()),
         or_dash(lacking.server),
         lacking.partitions

@@ -1,4 +1,4 @@
-//! `hekate variation`: measure a store's ups and downs, show them, plan for them.
+//! `hekate variation`: measure how the rate of a store varies, show it, plan for it.
 
 mod latency;
 mod measure;
@@ -58,7 +58,7 @@ fn join(cli: &Cli, to: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads series, and names those of equal names apart by their paths.
+/// Reads series. Those of equal names are named by their paths.
 fn read_all(files: &[PathBuf], unit: Option<Unit>) -> Result<Vec<Series>, Failure> {
     let read = |file: &PathBuf| Series::read(file, unit.map(series::Unit::from));
     let mut all = files.iter().map(read).collect::<Result<Vec<Series>, error::Error>>()?;
@@ -72,7 +72,7 @@ fn read_all(files: &[PathBuf], unit: Option<Unit>) -> Result<Vec<Series>, Failur
     Ok(all)
 }
 
-/// What stands below the title of a report.
+/// The text below the title of a report.
 fn made() -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!("Made by hekate variation {version} at {}.", humantime::format_rfc3339_seconds(SystemTime::now()))

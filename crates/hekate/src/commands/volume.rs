@@ -54,7 +54,7 @@ fn create(cli: &Cli, options: &CreateOptions) -> Result<(), Failure> {
         return Ok(());
     }
     if let Some(waits_for) = waits_for {
-        eprintln!("the volume is made, and is not served yet: {waits_for}; `hekate status` says when it is");
+        eprintln!("the volume is made, but not served yet: {waits_for}; `hekate status` shows when it is");
     }
     println!("volume {}: {} copies in pool {}", options.name, options.copies, options.pool);
     println!("next: hekate mount {} DIR", options.name);
@@ -65,7 +65,7 @@ fn delete(cli: &Cli, name: &str, confirm: Option<&str>) -> Result<(), Failure> {
     if confirm != Some(name) {
         check_volume(cli, name)?;
         return Err(Failure::usage(format!(
-            "deleting {name} takes everything in it; say it once more: hekate volume delete {name} --confirm {name}"
+            "deleting {name} deletes everything in it; confirm with: hekate volume delete {name} --confirm {name}"
         )));
     }
     let deleted = ask(cli, VolumeDelete { name: name.into() })?;
@@ -147,7 +147,7 @@ fn show(details: &VolumeDetails) {
     let volume = &details.volume;
     print_volumes(std::slice::from_ref(volume));
     println!("no two copies on one {}", volume.domain.map_or("-", Domain::text));
-    println!("served while at least {} of {} copies are there", or_dash(volume.min_replicas), volume.copies);
+    println!("served while at least {} of {} copies are available", or_dash(volume.min_replicas), volume.copies);
     let allowed: Vec<String> = volume.allowed_uids.iter().map(u32::to_string).collect();
     let allowed = if allowed.is_empty() { "root alone".into() } else { format!("root and {}", allowed.join(", ")) };
     println!("owner {}   may also use it: {allowed}", volume.owner_uid);
@@ -156,7 +156,7 @@ fn show(details: &VolumeDetails) {
     }
     println!("mode {}: {}", volume.mode.text(), mode_words(volume.mode));
     if let Some(server) = volume.led_by {
-        println!("led by server {server}, as long as it is there");
+        println!("led by server {server} while it is available");
     }
     match volume.weaker.is_empty() {
         true => println!("promises: all of the contract (docs/semantics.md); nothing weaker is in force"),

@@ -1,4 +1,4 @@
-//! `hekate where`: where a file or directory rests, as a running server tells.
+//! `hekate where`: where a file or directory is stored, as a running server reports it.
 
 use crate::cli::{Cli, Source, Where as WhereOptions};
 use crate::commands::control::ask_named;
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Exit statuses of what is wrong with the path, not with the server: EX_DATAERR and EX_NOINPUT of sysexits(3).
+/// Exit statuses of errors in the path, not of the server: EX_DATAERR and EX_NOINPUT of sysexits(3).
 const OF_THE_PATH: [u8; 2] = [65, 66];
 
 pub fn where_is(cli: &Cli, options: &WhereOptions) -> Result<(), Failure> {
@@ -35,17 +35,17 @@ pub fn where_is(cli: &Cli, options: &WhereOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is looked for, and the server that the mount names, if it does.
+/// The request, and the server of the mount, if the mount names one.
 struct Asked {
     request: Where,
     server: Option<String>,
 }
 
-/// A path of this machine, below a mount.
+/// The request for a path of this machine, below a mount.
 fn of_mount(options: &WhereOptions) -> Result<Asked, Failure> {
     let place = Path::new(&options.place);
     let shown = place.display();
-    // The last name is that of what is meant, also if it is a symbolic link.
+    // The last name is not resolved: it may be a symbolic link, which is meant itself.
     let full = match (place.parent(), place.file_name()) {
         (Some(parent), Some(name)) => std::fs::canonicalize(parent).map(|parent| parent.join(name)),
         _ => std::fs::canonicalize(place),
@@ -66,7 +66,7 @@ fn of_mount(options: &WhereOptions) -> Result<Asked, Failure> {
     Ok(Asked { request, server: source.server })
 }
 
-/// The mounts of this machine, for a message.
+/// The mounts of this machine, in words.
 pub fn listed(mounts: &[MountedVolume]) -> String {
     let all: Vec<String> =
         mounts.iter().map(|mount| format!("{} at {}", mount.source, mount.directory.display())).collect();
@@ -108,7 +108,7 @@ fn show(place: &str, found: &WhereReply) {
     }
     table(&["WHAT", "PARTITION", "EPOCH", "BRICK", "DIRECTORY", "ROLE", "HAS", ""], &lines);
     if let Contents::File { next_offset: Some(next), .. } = found.contents {
-        println!("that is not all: --offset {next} goes on");
+        println!("more shards follow: continue with --offset {next}");
     }
 }
 

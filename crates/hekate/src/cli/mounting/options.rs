@@ -1,22 +1,23 @@
 //! The options of `-o` and /etc/fstab, in one table from which the parser and the help come.
 //!
-//! mount(8) passes only one word of each pair of kernel flags to a mount helper: `nosuid`, `nodev`, `noexec`, and nothing for
-//! `suid`, `dev`, `exec` and `defaults`, unless the line has `user` or `users`. It puts these words before all others. So there
-//! are `allow_suid` and `allow_dev`, which it passes on as they are, and which `nosuid` and `nodev` overrule in any order.
+//! mount(8) passes only one word of each pair of kernel flags to a mount helper: `nosuid`, `nodev`, `noexec`, and
+//! nothing for `suid`, `dev`, `exec` and `defaults`, unless the line has `user` or `users`. It puts these words before
+//! all others. So there are `allow_suid` and `allow_dev`, which it passes on as they are, and which `nosuid` and `nodev`
+//! overrule in any order.
 
 use hekate_gateway_fuse::Change;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long a mount waits for its server with `_netdev`: less than the 90 s after which systemd gives up.
+/// Time that a mount with `_netdev` waits for its server: less than the 90 s after which systemd gives up.
 const NETWORK_WAIT: Duration = Duration::from_secs(60);
 const SECONDS_MAX: f64 = 86_400.0;
 
-/// What is asked for; later options win.
+/// The options of a mount. Of two that contradict each other, the later one counts.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What can be changed later, with `remount`.
+    /// Those that `remount` can change.
     pub change: Change,
     /// `allow_suid` and `allow_dev`, for [`Options::settled`].
     allow_set_id: bool,
@@ -32,7 +33,7 @@ pub struct Options {
     pub server: Option<String>,
 }
 
-/// An option: its name, what stands after `=` if it takes a value, what it does, and how.
+/// An option: its name, the word after `=` if it takes a value, its help, and its effect.
 struct Known {
     name: &'static str,
     value: &'static str,
@@ -59,25 +60,35 @@ macro_rules! set {
 }
 
 const KNOWN: &[Known] = &[
-    known("ro", "", "nothing can be changed", set!(|o| o.change.read_only = Some(true))),
-    known("rw", "", "it can, which is the default", set!(|o| o.change.read_only = Some(false))),
-    known("noexec", "", "no program can be started from it", set!(|o| o.change.execute = Some(false))),
-    known("exec", "", "programs can, which is the default", set!(|o| o.change.execute = Some(true))),
+    known("ro", "", "read-only", set!(|o| o.change.read_only = Some(true))),
+    known("rw", "", "read and write, which is the default", set!(|o| o.change.read_only = Some(false))),
+    known("noexec", "", "no program can be executed from the mount", set!(|o| o.change.execute = Some(false))),
+    known("exec", "", "programs can be executed, which is the default", set!(|o| o.change.execute = Some(true))),
     known(
         "nosuid",
         "",
         "set-user-id bits have no effect, which is the default",
         set!(|o| o.change.set_id = Some(false)),
     ),
-    known("allow_suid", "", "they have, unless nosuid is given (root only)", set!(|o| o.allow_set_id = true)),
+    known(
+        "allow_suid",
+        "",
+        "set-user-id bits have effect, unless nosuid is given (root only)",
+        set!(|o| o.allow_set_id = true),
+    ),
     known(
         "suid",
         "",
         "as allow_suid, for `hekate mount`; mount(8) passes it on only with user or users",
         set!(|o| o.change.set_id = Some(true)),
     ),
-    known("nodev", "", "device nodes lead nowhere, which is the default", set!(|o| o.change.devices = Some(false))),
-    known("allow_dev", "", "they lead to devices, unless nodev is given (root only)", set!(|o| o.allow_devices = true)),
+    known("nodev", "", "device nodes cannot be opened, which is the default", set!(|o| o.change.devices = Some(false))),
+    known(
+        "allow_dev",
+        "",
+        "device nodes open devices, unless nodev is given (root only)",
+        set!(|o| o.allow_devices = true),
+    ),
     known(
         "dev",
         "",
@@ -88,46 +99,61 @@ const KNOWN: &[Known] = &[
     known(
         "relatime",
         "",
-        "it does as far as programs need it, which is the default",
+        "reading changes access times that are older than the last change or a day, which is the default",
         set!(|o| { o.change.access_times = Some(true) }),
     ),
     known(
         "allow_other",
         "",
-        "others may come in, as permissions allow; always so for root",
+        "other users have access, as permissions allow; always so for mounts of root",
         set!(|o| { o.allow_other = true }),
     ),
-    known("cache", "SECONDS", "so long the kernel may keep names, attributes and pages", |o, value| {
+    known("cache", "SECONDS", "time for which the kernel may cache names, attributes and pages", |o, value| {
         o.cache = Some(seconds(value)?);
         Ok(())
     }),
-    known("soft", "SECONDS", "what needs a server that is away for longer fails; else it waits", |o, value| {
-        o.soft = Some(seconds(value)?).filter(|limit| !limit.is_zero());
-        Ok(())
-    }),
+    known(
+        "soft",
+        "SECONDS",
+        "fail ops after that time without an answer of the server; without this option they wait",
+        |o, value| {
+            o.soft = Some(seconds(value)?).filter(|limit| !limit.is_zero());
+            Ok(())
+        },
+    ),
     known(
         "export",
         "",
-        "handles stay good while it is mounted, for NFS; 48 bytes an inode ever seen",
+        "file handles stay valid while it is mounted, for NFS; takes 48 bytes of memory for each inode seen",
         set!(|o| { o.export = true }),
     ),
     known("server", "ADDRESS", "the server, as --server", |o, value| {
         o.server = Some(value.into());
         Ok(())
     }),
-    known("state", "DIR", "whose server and secret are used, as --state", |o, value| {
+    known("state", "DIR", "the state directory whose server and secret are used, as --state", |o, value| {
         o.state = Some(value.into());
         Ok(())
     }),
-    known("wait", "SECONDS", "so long for a server that does not answer yet: 0, with _netdev 60", |o, value| {
-        o.wait = Some(seconds(value)?);
-        Ok(())
-    }),
-    known("_netdev", "", "it needs the network; wait=60 unless said otherwise", set!(|o| o.network = true)),
+    known(
+        "wait",
+        "SECONDS",
+        "time to wait for a server that does not answer yet; default 0, with _netdev 60",
+        |o, value| {
+            o.wait = Some(seconds(value)?);
+            Ok(())
+        },
+    ),
+    known(
+        "_netdev",
+        "",
+        "the mount needs the network; implies wait=60 unless wait is given",
+        set!(|o| o.network = true),
+    ),
     known(
         "remount",
         "",
-        "change how it is mounted: ro, rw and exec, suid, dev with their opposites",
+        "change options of an existing mount: ro, rw and exec, suid, dev with their opposites",
         set!(|o| { o.remount = true }),
     ),
     known("user", "[=NAME]", USERS, for_users),
@@ -136,8 +162,8 @@ const KNOWN: &[Known] = &[
     known("group", "", OWNERS, for_owner),
 ];
 
-const USERS: &str = "noexec, nosuid, nodev, unless a later option says otherwise; mount(8) lets users mount it";
-const OWNERS: &str = "nosuid, nodev, unless a later option says otherwise; mount(8) lets its owner mount it";
+const USERS: &str = "noexec, nosuid, nodev, unless a later option overrules them; mount(8) lets users mount it";
+const OWNERS: &str = "nosuid, nodev, unless a later option overrules them; mount(8) lets its owner mount it";
 
 /// As mount(8) defines `user` and `users`.
 fn for_users(options: &mut Options, _: &str) -> Result<(), String> {
@@ -151,7 +177,8 @@ fn for_owner(options: &mut Options, _: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// For others: mount(8), systemd, people; or what the kernel shows of each mount, and mount(8) hands back for a remount.
+/// Options for mount(8), systemd or people; and those that the kernel lists for each mount, which mount(8) passes back
+/// for a remount.
 const IGNORED: &[&str] = &[
     "defaults",
     "async",
@@ -174,14 +201,16 @@ fn split(option: &str) -> (&str, &str) {
 impl FromStr for Options {
     type Err = String;
 
-    /// Refuses what it does not know, by name.
+    /// # Errors
+    ///
+    /// In words: an option that is not known, or a malformed value.
     fn from_str(text: &str) -> Result<Self, String> {
         Self::parse(text, false)
     }
 }
 
 impl Options {
-    /// `sloppy`: what is not known is left out.
+    /// As `sloppy` demands: options that are not known are ignored.
     pub fn parse(text: &str, sloppy: bool) -> Result<Self, String> {
         let mut options = Self::default();
         for option in text.split(',').filter(|option| !option.is_empty()) {
@@ -203,7 +232,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Both; where they differ, `more` wins.
+    /// The union; where the two differ, `more` counts.
     pub fn and(self, more: &Options) -> Options {
         let (one, two) = (&self.change, &more.change);
         let change = Change {
@@ -229,7 +258,7 @@ impl Options {
         }
     }
 
-    /// All options are given: `allow_suid` and `allow_dev` count now, unless `nosuid` and `nodev` overrule them.
+    /// Applies `allow_suid` and `allow_dev` once all options are known, unless `nosuid` and `nodev` overrule them.
     pub fn settled(mut self) -> Options {
         let change = &mut self.change;
         change.set_id = change.set_id.or(self.allow_set_id.then_some(true));
@@ -237,12 +266,12 @@ impl Options {
         self
     }
 
-    /// How long to wait for the server.
+    /// Time to wait for the server.
     pub fn wait(&self) -> Duration {
         self.wait.unwrap_or(if self.network { NETWORK_WAIT } else { Duration::ZERO })
     }
 
-    /// What the process that serves the mount has to know, in the words of `-o`.
+    /// The options that the process of the mount needs, in the form of `-o`.
     pub fn words(&self) -> String {
         let Change { read_only, set_id, devices, execute, access_times } = self.change;
         let either = |choice: Option<bool>, yes, no| choice.map(|chosen| if chosen { yes } else { no });
@@ -266,7 +295,7 @@ fn is_ignored(name: &str) -> bool {
     IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
-/// A time as people write it: 5 or 0.5.
+/// A time in seconds: 5 or 0.5.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse().ok().filter(|number| (0.0..=SECONDS_MAX).contains(number));
     number.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is not 0 to {SECONDS_MAX} seconds"))
@@ -284,13 +313,13 @@ fn ignored() -> String {
     names.chain(["x-*", "X-*"]).collect::<Vec<_>>().join(", ")
 }
 
-/// All that is taken.
+/// The options with an effect, then those without, for an error.
 fn list() -> String {
     let own: Vec<String> = KNOWN.iter().map(Known::text).collect();
     format!("{}; and without effect: {}", own.join(", "), ignored())
 }
 
-/// Each option as it is written, and what it does.
+/// Each option as written, and its help.
 pub fn rows() -> Vec<(String, String)> {
     let known = KNOWN.iter().map(|known| (known.text(), known.does.to_owned()));
     known.chain([(ignored(), "taken, and without effect here".to_owned())]).collect()

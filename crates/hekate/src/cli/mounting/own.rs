@@ -4,10 +4,9 @@ use super::Options;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// See the module.
 #[derive(Debug, Clone)]
 pub struct OwnMount {
-    /// As it was written.
+    /// The text as written.
     pub text: String,
     pub volume: String,
     pub directory: PathBuf,

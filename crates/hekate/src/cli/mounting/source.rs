@@ -4,12 +4,12 @@
 
 use std::str::FromStr;
 
-/// A volume and, if it is said, its server.
+/// A volume and, optionally, its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// As it was written: what mount(8) compares with /etc/fstab.
+    /// The text as written, which mount(8) compares with /etc/fstab.
     pub text: String,
-    /// As `--server` takes it.
+    /// In the form of `--server`.
     pub server: Option<String>,
     pub volume: String,
 }

@@ -1,7 +1,8 @@
 //! `hekate brick export`: the files of one stopped brick, without a cluster.
 //!
-//! Names, inodes and layouts are read through `inspect::Contents`, which goes on behind a damaged entry; bytes through
-//! an opened brick, which answers only what matches its checksum. What this brick does not have is listed, never guessed.
+//! Names, inodes and layouts are read through `inspect::Contents`, which continues behind a damaged entry; bytes
+//! through an opened brick, which returns only blocks that match their checksums. What this brick does not have is
+//! listed, never guessed.
 
 mod catalog;
 mod file;
@@ -22,11 +23,11 @@ use known::Known;
 use report::{Finding, Report};
 use target::Target;
 
-/// What is exported, and from what.
+/// An export: the brick, and what is exported.
 struct Source<'a> {
     contents: &'a Contents,
     brick: &'a Brick,
-    /// Blocks that a power cut took.
+    /// Blocks that a power cut kept from the disk.
     lost: Vec<LostBlock>,
     known: Known,
 }
@@ -39,7 +40,7 @@ pub fn export(cli: &Cli, options: &BrickExport) -> Result<(), Failure> {
     let (brick, recovered) = stopped.open_to_read(damaged).map_err(|error| {
         let mut failure = Failure::from(error);
         if failure.text.contains("journal/") {
-            failure.text += "; without replicas, --up-to-damage takes what the journal says before it";
+            failure.text += "; if there is no other replica, --up-to-damage uses the journal up to the damage";
         }
         failure
     })?;
@@ -76,7 +77,7 @@ fn copy(cli: &Cli, options: &BrickExport, source: &Source, progress: &mut Progre
     Ok(report)
 }
 
-/// The volumes that are asked for.
+/// The volumes that the options name.
 fn chosen(options: &BrickExport, source: &Source, catalog: &Catalog) -> Result<Vec<VolumeId>, Failure> {
     let here = catalog.volumes();
     let Some(wanted) = &options.volume else { return Ok(here) };

@@ -1,4 +1,4 @@
-//! `hekate brick inspect`: what a stopped brick holds, and what is wrong with it.
+//! `hekate brick inspect`: the contents of a stopped brick, and the problems in it.
 
 use super::lines::{Lines, ProgressLine};
 use super::{json, words};
@@ -212,7 +212,7 @@ impl Inspection<'_> {
         Ok(())
     }
 
-    /// Whether a server could open it.
+    /// Whether a server could open the brick.
     fn opening(&mut self) {
         self.progress.tick("opening");
         match self.stopped.open_to_read(DamagedJournal::Refuse) {

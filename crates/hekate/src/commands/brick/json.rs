@@ -1,4 +1,4 @@
-//! Structures of a brick as JSON, each with a `type`. Ids are text, as people see them; bytes that are no UTF-8 are
+//! Structures of a brick as JSON, each with a `type`. Ids are text, as in tables; bytes that are not UTF-8 are
 //! `{"hex": …}`.
 
 use super::words;
@@ -104,7 +104,7 @@ fn shard_record(record: &ShardRecord) -> Value {
     json!({ "stamp": stamp(&record.stamp), "length": record.length, "home_blocks": record.home_blocks, "reserved_blocks": record.reserved_blocks })
 }
 
-/// Bytes as text, if they are any.
+/// Bytes as text if they are UTF-8, else in hex.
 pub fn text(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),
@@ -183,7 +183,7 @@ pub fn segment(segment: &Segment) -> Value {
     json!({ "type": "segment", "file": segment.file, "number": segment.number, "state": segment_use(&segment.used), "why": why })
 }
 
-/// What a segment is to the log, in a word.
+/// The use of a segment, as a word.
 pub fn segment_use(used: &SegmentUse) -> &'static str {
     match used {
         SegmentUse::InUse => "in use",

@@ -1,4 +1,4 @@
-//! Many lines on standard output, and now and then one on standard error that says how far things are.
+//! Many lines on standard output, and lines of progress on standard error.
 
 use serde_json::Value;
 use std::io::{BufWriter, ErrorKind, Stdout, Write};
@@ -8,7 +8,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 /// EX_IOERR of sysexits(3).
 const CANNOT_WRITE: i32 = 74;
 
-/// Structures one after the other: a JSON object a line, or text.
+/// Writes structures one after the other: a JSON object a line, or text.
 pub struct Lines {
     json: bool,
     out: BufWriter<Stdout>,
@@ -19,13 +19,13 @@ impl Lines {
         Self { json, out: BufWriter::new(std::io::stdout()) }
     }
 
-    /// One structure, in the form that was asked for.
+    /// Writes one structure in the chosen form.
     pub fn show(&mut self, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
         let line = if self.json { value().to_string() } else { text() };
         self.write(&line);
     }
 
-    /// For people only.
+    /// Writes a line, unless the output is JSON.
     pub fn say(&mut self, text: &str) {
         if !self.json {
             self.write(text);
@@ -37,13 +37,13 @@ impl Lines {
         self.judge(written);
     }
 
-    /// What is written so far is on its way.
+    /// Flushes the lines written so far.
     pub fn flush(&mut self) {
         let flushed = self.out.flush();
         self.judge(flushed);
     }
 
-    /// Whoever reads has gone away (`| head`), or the disk is full: reading on is for nobody.
+    /// Ends the process if a write failed: the reader has gone (`| head`), or the disk is full.
     fn judge(&self, written: std::io::Result<()>) {
         let Err(error) = written else { return };
         if error.kind() != ErrorKind::BrokenPipe {
@@ -53,7 +53,7 @@ impl Lines {
     }
 }
 
-/// Says what is being done once it takes over two seconds, and every two seconds from then on.
+/// Prints progress on standard error every `PROGRESS_EVERY`, first after that time.
 pub struct ProgressLine {
     last: Instant,
 }
@@ -67,7 +67,7 @@ impl ProgressLine {
         self.tick_with(|| what.into());
     }
 
-    /// The same, with words that are made only if they are said.
+    /// As `tick`, with a text that is made only if it is printed.
     pub fn tick_with(&mut self, what: impl FnOnce() -> String) {
         if self.last.elapsed() > PROGRESS_EVERY {
             self.last = Instant::now();

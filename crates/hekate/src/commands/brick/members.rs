@@ -84,7 +84,7 @@ pub fn add(cli: &Cli, options: &AddOptions) -> Result<(), Failure> {
         return Ok(());
     }
     println!("brick {} in pool {}", made.directory, made.pool);
-    println!("it is used from the server's next start on: {}", restart(cli));
+    println!("the server opens it at its next start: {}", restart(cli));
     Ok(())
 }
 
@@ -95,7 +95,7 @@ pub fn remove(cli: &Cli, brick: &str) -> Result<(), Failure> {
         return Ok(());
     }
     println!("brick {} is out of the cluster", removed.directory);
-    println!("its directory is left as it is; the server lets go of it when it stops");
+    println!("its directory stays as it is; the server keeps it open until it stops");
     Ok(())
 }
 
@@ -111,10 +111,10 @@ pub fn replace(cli: &Cli, options: &ReplaceOptions) -> Result<(), Failure> {
         return Ok(());
     }
     println!(
-        "brick {} is to hold the {} replicas of {}",
+        "brick {} replaces {2} and will hold its {1} replicas",
         replaced.directory, replaced.replicas, replaced.old_directory
     );
-    println!("it is healed from the server's next start on: {}", restart(cli));
+    println!("its healing begins with the server's next start: {}", restart(cli));
     Ok(())
 }
 

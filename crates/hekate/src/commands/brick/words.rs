@@ -64,7 +64,7 @@ fn inode_words(record: &InodeRecord) -> String {
     format!("{kind:?} mode {mode:04o} owner {uid}:{gid} links {nlink} {size} bytes{rests}")
 }
 
-/// A shard's name.
+/// A shard's id in words.
 pub fn shard(shard: ShardId) -> String {
     format!("shard {} of {:?} of volume {}", shard.index, shard.data, shard.volume)
 }

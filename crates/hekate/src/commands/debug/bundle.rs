@@ -1,4 +1,4 @@
-//! `hekate debug bundle`: what somebody who helps needs to see, in one file, without secrets and names.
+//! `hekate debug bundle`: states and logs for support, in one file, without secrets and names.
 
 mod redact;
 
@@ -21,21 +21,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Of each log.
+/// Bytes of each log, from its end.
 const LOG_BYTES: u64 = 1 << 20;
-/// Logs in the state directory that are taken, the newest.
+/// Number of logs of the state directory, the newest.
 const LOGS: usize = 32;
-/// Lines of the journal, if systemd keeps one.
+/// Lines of systemd's journal, from its end.
 const JOURNAL_LINES: &str = "5000";
-/// What another program may take, and print.
+/// Limits of another program: its time and its output.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(10);
 const PROGRAM_PAUSE: Duration = Duration::from_millis(10);
 const PROGRAM_BYTES: u64 = 8 << 20;
 
-/// Files to be, by name.
+/// The files of the bundle, by name.
 struct Gathered {
     files: Vec<(String, String)>,
-    /// What could not be had, and why.
+    /// What could not be gathered, and why.
     missing: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ pub fn bundle(cli: &Cli, options: &DebugBundle) -> Result<(), Failure> {
         gathered.files.into_iter().map(|(name, text)| (redactor.file_name(&name), redactor.text(&text))).collect();
     write(&path, &files, now).map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Failure::new(73, format!("{} is there already; name a file that is not", path.display()))
+            Failure::new(73, format!("{} exists; name a file that does not", path.display()))
         }
         _ => Failure::new(73, format!("make {}: {e}", path.display())),
     })?;
@@ -95,7 +95,7 @@ fn gather(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) -> Result
     gathered
         .files
         .push(("machine/mounts.txt".into(), mounts.lines().filter(own).map(|line| format!("{line}\n")).collect()));
-    // Without a place df asks every file system, also one whose server is away.
+    // Without a path df asks every file system, and hangs on one whose server does not answer.
     let places: Vec<&str> = bricks.iter().map(String::as_str).filter(|place| Path::new(place).exists()).collect();
     let state = paths.state.to_string_lossy();
     gathered.add_output("machine/df.txt", &[&["df", "-T", "--", &state][..], &places[..]].concat());
@@ -136,7 +136,7 @@ fn of_server(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) -> Vec
     bricks.into_iter().flatten().map(|brick| brick.directory).collect()
 }
 
-/// The ends of the logs in the state directory. Nothing else of it is read: the secret is there.
+/// The ends of the logs in the state directory. Nothing else there is read, since the secret is there.
 fn logs(state: &Path, gathered: &mut Gathered) {
     let found = match std::fs::read_dir(state) {
         Ok(found) => found,
@@ -175,7 +175,7 @@ impl Gathered {
         self.files.push((name.into(), format!("{value:#}\n")));
     }
 
-    /// The end of a file, if it is great.
+    /// Adds the last `LOG_BYTES` of a file.
     fn add_file(&mut self, name: &str, path: &Path) {
         let end = || -> std::io::Result<Vec<u8>> {
             let mut file = File::open(path)?;
@@ -191,7 +191,7 @@ impl Gathered {
         }
     }
 
-    /// What a program prints; one that hangs, say on a mount whose server is away, is given up.
+    /// Adds the output of a program. One that hangs, for example on a mount whose server does not answer, is killed.
     fn add_output(&mut self, name: &str, words: &[&str]) {
         let mut command = Command::new(words[0]);
         let run = command.args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped()).spawn();
@@ -210,7 +210,7 @@ impl Gathered {
             match child.try_wait() {
                 Ok(None) if Instant::now() < end => std::thread::sleep(PROGRAM_PAUSE),
                 Ok(None) => {
-                    // One that cannot be ended now ends with what it waits for; nobody waits for it here.
+                    // A process that sleeps uninterruptibly ends later; it is not waited for.
                     let _ = child.kill();
                     return self.missing.push(format!("{name}: {} took over {} s", words[0], PROGRAM_LIMIT.as_secs()));
                 }
@@ -227,7 +227,7 @@ impl Gathered {
     }
 }
 
-/// A new file that only its owner reads.
+/// Writes a new file that only its owner can read.
 fn write(path: &Path, files: &[(String, String)], now: SystemTime) -> std::io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));

@@ -1,7 +1,7 @@
 //! `hekate debug compare`: a digest of each replica of each partition, from stopped bricks, and what differs.
 //!
-//! Each brick is read by a thread of its own, twice at most: once for the digests and, in partitions whose digests differ,
-//! once more, replica beside replica, for what differs.
+//! Each brick is read by a thread of its own, twice at most: once for the digests and, in partitions whose digests
+//! differ, once more, replica beside replica, for what differs.
 
 mod files;
 mod plan;
@@ -17,10 +17,10 @@ use plan::{Known, Partition};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Keys of a partition that are shown.
+/// Number of keys that are shown for a partition.
 const SHOWN_MAX: usize = 32;
 
-/// A brick that is compared.
+/// A brick to compare.
 struct Source {
     directory: PathBuf,
     id: BrickId,
@@ -32,16 +32,16 @@ struct Compared {
     partition: Partition,
     /// One for each of the partition's replicas.
     digests: Vec<Digest>,
-    /// Keys under which not all have the same.
+    /// Keys whose values differ.
     differ_count: u64,
     differ: Vec<Difference>,
 }
 
-/// A key, and what each replica has under it.
+/// A key, and the value of each replica.
 struct Difference {
     key: Key,
     held: Vec<Option<Held>>,
-    /// The file, from the root of its volume, if that can be found out.
+    /// Path of the file from the root of its volume, if it was found.
     path: Option<String>,
 }
 
@@ -73,7 +73,7 @@ pub fn compare(cli: &Cli, options: &DebugCompare) -> std::result::Result<(), Fai
     report::report(cli, &sources, known.as_ref(), &compared, &problems)
 }
 
-/// Takes the bricks: none of them is opened by a server as long as this runs.
+/// Locks the bricks, so that no server opens one of them meanwhile.
 fn take(directories: &[PathBuf]) -> std::result::Result<Vec<Source>, Failure> {
     let mut sources: Vec<Source> = Vec::new();
     for directory in directories {
@@ -89,7 +89,7 @@ fn take(directories: &[PathBuf]) -> std::result::Result<Vec<Source>, Failure> {
     Ok(sources)
 }
 
-/// Does something with all, each in a thread of its own.
+/// Calls a function for each item, each in its own thread.
 fn side_by_side<T: Sync, R: Send>(
     all: &[T],
     run: impl Fn(usize, &T) -> Result<R> + Sync,
@@ -106,7 +106,7 @@ fn tick(progress: &Mutex<ProgressLine>, what: impl Fn() -> String) {
     progress.lock().unwrap_or_else(PoisonError::into_inner).tick_with(what);
 }
 
-/// The digests of all partitions, but empty ones of those that this brick is no replica of.
+/// The digests of all partitions; those of partitions that have no replica on this brick are empty.
 fn digests(
     replica: &Replica,
     partitions: &[Partition],
@@ -132,7 +132,7 @@ fn digests(
     partitions.iter().enumerate().map(digest).collect()
 }
 
-/// Looks for what differs, if the digests do.
+/// Finds the keys that differ in partitions whose digests differ.
 fn judge(
     partition: Partition,
     number: usize,
@@ -166,7 +166,7 @@ impl Compared {
         self.digests.windows(2).all(|pair| pair[0].sum == pair[1].sum)
     }
 
-    /// In a word.
+    /// The word in JSON and in tables.
     fn state(&self) -> &'static str {
         match self.digests.len() {
             0 => "missing",
@@ -177,7 +177,7 @@ impl Compared {
     }
 }
 
-/// What cannot be read, by brick, and how much that is in all.
+/// What cannot be read, by brick, and the number of all such items.
 struct Problems {
     named: Vec<(usize, Problem)>,
     count: u64,

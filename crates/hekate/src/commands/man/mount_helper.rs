@@ -9,12 +9,12 @@ use clap_mangen::roff::{Roff, bold, italic, roman};
 const NAME: &str = "mount.hekate";
 
 const SOURCES: &[(&str, &str)] = &[
-    ("VOLUME", "Of the server of this machine, or of what server= says."),
+    ("VOLUME", "A volume of the server of this machine, or of the server of the option server=."),
     (
         "ADDRESS:PORT/VOLUME",
-        "Of the server there, over TCP (loopback only in this version). The state directory has to hold the cluster's secret.",
+        "A volume of the server at that address, over TCP (loopback only in this version). The state directory must hold the cluster's secret.",
     ),
-    ("unix:PATH/VOLUME", "Of the server at that socket."),
+    ("unix:PATH/VOLUME", "A volume of the server at that socket."),
 ];
 
 const FSTAB: &[&str] = &[
@@ -29,7 +29,7 @@ pub fn page(root: &Command) -> Result<Page, Failure> {
     synopsis(&mut roff);
     roff.control("SH", ["DESCRIPTION"]).text([roman(
         "mount(8) runs this program for file systems of type hekate, and for lines of /etc/fstab with that type. It mounts \
-         the volume through FUSE and leaves a process behind that serves the mount until it is unmounted.",
+         the volume through FUSE and starts a background process that serves the mount until it is unmounted.",
     )]);
     roff.control("SH", ["SOURCE"]);
     tagged(&mut roff, SOURCES.iter().map(|(form, server)| (form.to_string(), server.to_string())));
@@ -71,7 +71,7 @@ fn synopsis(roff: &mut Roff) {
     ]);
 }
 
-/// As mount(8) gives them to a helper.
+/// The arguments that mount(8) passes to a helper.
 fn switches(root: &Command, roff: &mut Roff) {
     let Some(helper) = root.find_subcommand("mount-helper") else { return };
     roff.control("SH", ["SWITCHES"]);

@@ -1,8 +1,8 @@
-//! What stands below a command's help, as sections of its page.
+//! The text below a command's help, as sections of its page.
 
 use clap_mangen::roff::{Roff, roman};
 
-/// Paragraphs are parted by empty lines; indented lines are examples or tables and stay as they are.
+/// Empty lines separate paragraphs; indented lines are examples or tables and stay as they are.
 pub fn render(text: &str, roff: &mut Roff) {
     let mut last = "";
     for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {
@@ -35,7 +35,7 @@ fn section_of(paragraph: &str) -> (&'static str, &str) {
 fn lines(paragraph: &str, roff: &mut Roff) {
     let mut as_it_is = false;
     for line in paragraph.lines().filter(|line| !line.trim().is_empty()) {
-        // An example on the line of its heading stands alone.
+        // An example on the line of its heading is a paragraph of its own.
         let example = line.starts_with("  ") || line.starts_with("hekate ");
         if example != as_it_is {
             roff.control(if example { "nf" } else { "fi" }, []);

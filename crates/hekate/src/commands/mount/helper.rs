@@ -1,4 +1,4 @@
-//! What mount(8) calls as `mount.hekate SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+//! The mount helper, which mount(8) calls as `mount.hekate SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 
 use super::{Wanted, change, start};
 use crate::cli::{Cli, MountHelper, Options};

@@ -1,4 +1,4 @@
-//! Volumes that a server mounts itself: the mount's threads do the server's work, so no op wakes another process.
+//! Volumes that a server mounts itself: the mount's threads call the server's code, so an op wakes no other process.
 
 use crate::cli::{OwnMount, Serve};
 use crate::commands::mount;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Who still uses a mount when the server stops is waited for so long.
+/// Time that a stopping server waits for programs that use one of its mounts.
 const USERS_PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
-/// See the module. They are mounted until `stop`.
+/// The mounts of a server, until `stop`.
 pub struct Mounts(Vec<Served>);
 
 struct Served {
@@ -25,7 +25,9 @@ struct Served {
     thread: JoinHandle<()>,
 }
 
-/// What is wrong with them and can be told before a brick is opened.
+/// # Errors
+///
+/// A mistake in the options that shows before a brick is opened.
 pub fn check(options: &Serve) -> Result<(), Failure> {
     for wanted in &options.mounts {
         mount::make_way(&wanted.directory)?;
@@ -34,7 +36,7 @@ pub fn check(options: &Serve) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether all of them can be used.
+/// True if all mounts answer.
 pub fn are_there(options: &Serve) -> bool {
     let is_there = |directory: &Path| {
         hekate_gateway_fuse::is_mounted(directory).unwrap_or(false) && std::fs::metadata(directory).is_ok()
@@ -43,7 +45,7 @@ pub fn are_there(options: &Serve) -> bool {
 }
 
 impl Mounts {
-    /// Mounts all that is asked for; the server answers at its socket.
+    /// Mounts the volumes that the options name. The server answers at its socket already.
     pub fn start(options: &Serve, paths: &Paths, local: &Local) -> Result<Self, Failure> {
         let mut all = Self(Vec::new());
         for wanted in &options.mounts {
@@ -66,7 +68,7 @@ impl Mounts {
         Ok(all)
     }
 
-    /// Unmounts them. Who is in one is waited for a little, then left without it.
+    /// Unmounts all; one in use is detached. Waits for the threads of the mounts, `USERS_PATIENCE` at most.
     pub fn stop(self) {
         for Served { mounted, .. } in &self.0 {
             let unmounter = mounted.unmounter();

@@ -5,8 +5,8 @@ use hekate_control::status::{ClusterStatus, OpStatistics};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Prints the ops that the server has answered since an earlier state, or since it started. `since`: the age of that state,
-/// and the state.
+/// Prints the ops that the server has answered since an earlier state, or since it started. `since`: the age of that
+/// state, and the state.
 pub fn print_ops(status: &ClusterStatus, since: Option<(Duration, &ClusterStatus)>) {
     let seconds = since.map_or(status.uptime_seconds as f64, |(age, _)| age.as_secs_f64()).max(0.001);
     let mut shown = Vec::new();

@@ -39,7 +39,7 @@ pub fn latency(cli: &Cli, options: &VariationLatency) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Each file with how many servers are like it.
+/// Each file with the number of its servers.
 fn parts(options: &VariationLatency) -> Result<Vec<Part>, Failure> {
     let (files, servers) = (&options.files, &options.servers);
     if servers.len() != files.len() {

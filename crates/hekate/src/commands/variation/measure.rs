@@ -19,14 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// fio runs for a tenth of the time, within these.
+/// Bounds of fio's time, which is a tenth of the measurement's.
 const FIO_SECONDS: std::ops::RangeInclusive<u64> = 5..=60;
 
-/// What is worked on unless said otherwise: more than caches of disks hold; as many objects as are soon put one by one.
+/// Default test area: more bytes than the caches of disks hold, and a number of objects that is uploaded in seconds.
 const SIZE_BYTES: u64 = 1 << 30;
 const S3_OBJECTS: u64 = 1000;
 
-/// What is measured, with the file that fio may use.
+/// The target, with the file that fio may use.
 struct Opened {
     target: Box<dyn Target>,
     file: Option<PathBuf>,
@@ -69,7 +69,7 @@ pub fn measure(cli: &Cli, options: &VariationMeasure) -> Result<(), Failure> {
     store.close()?;
     ran?;
     let agreement = compare(options, &job, &opened, &samples, &stop)?;
-    // Now, so that what is said afterwards is true.
+    // Before the summary is printed, which says that nothing is left.
     let cleaned = opened.target.clean();
     let agrees = agreement.as_ref().is_none_or(|agreement| agreement["agrees"] == true);
     let found =
@@ -137,7 +137,7 @@ fn samples_wanted(options: &VariationMeasure) -> Result<u64, Failure> {
     }
 }
 
-/// Set by SIGINT and SIGTERM; the second one ends the process as usual.
+/// A flag that SIGINT, SIGTERM and SIGHUP set. A second signal ends the process.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -148,7 +148,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// None: it was stopped while it prepared.
+/// -> None if it was stopped while it prepared
 fn open(
     options: &VariationMeasure,
     which: Which,
@@ -184,7 +184,7 @@ fn endpoint(options: &VariationMeasure) -> Result<Endpoint, Failure> {
     Ok(Endpoint::new(address, &options.region, credentials, options.ca_file.as_deref())?)
 }
 
-/// fio's word on the same file, if it was asked for.
+/// The result of fio on the same file, if `--with fio` is set.
 fn compare(
     options: &VariationMeasure,
     job: &Job,
@@ -205,12 +205,12 @@ fn compare(
     Ok(Some(told))
 }
 
-/// What is said at the end.
+/// The summary at the end.
 struct Found {
     name: PathBuf,
     wanted: u64,
     processor: Duration,
-    /// Without those of an earlier run.
+    /// Without the samples of an earlier run.
     new: Vec<Sample>,
     samples: Vec<Sample>,
     agreement: Option<Value>,
@@ -260,7 +260,7 @@ impl Found {
     }
 }
 
-/// Where progress is shown: a picture that is drawn anew in a terminal, else a line a sample.
+/// Progress: a picture that is redrawn in a terminal, else a line for each sample.
 struct Screen {
     is_silent: bool,
     is_terminal: bool,
@@ -279,7 +279,7 @@ impl Screen {
 
     fn prepared(&mut self, done: u64, total: u64) {
         self.prepared = Some((done, total));
-        // A hundredth is as much as can be seen.
+        // Steps of a hundredth are visible.
         if done == total || done - self.prepared_shown >= total / 100 {
             self.prepared_shown = done;
             if self.is_terminal {
@@ -309,9 +309,9 @@ impl Screen {
         let state = State { samples, wanted: self.wanted, interval: self.interval, prepared: self.prepared };
         let lines = state.lines(width());
         let mut out = std::io::stderr().lock();
-        // Up to where the last picture begins; from there on all goes (ECMA-48, CUU and ED).
+        // Cursor up to the beginning of the last picture, and erase from there on (ECMA-48, CUU and ED).
         let up = if self.drawn > 0 { format!("\x1b[{}A", self.drawn) } else { String::new() };
-        // Nobody is told that the terminal has gone: measuring goes on.
+        // A terminal that has gone does not end the measurement.
         let _ = write!(out, "{up}\r\x1b[J{}\n", lines.join("\n"));
         self.drawn = lines.len();
     }

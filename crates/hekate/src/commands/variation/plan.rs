@@ -55,7 +55,7 @@ pub fn plan(cli: &Cli, options: &VariationPlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One for each file.
+/// One value for each file.
 fn prices(options: &VariationPlan) -> Result<Vec<Option<f64>>, Failure> {
     let files = options.files.len();
     if options.price.iter().any(|price| !price.is_finite() || *price < 0.0) {
@@ -75,7 +75,7 @@ fn prices(options: &VariationPlan) -> Result<Vec<Option<f64>>, Failure> {
     Ok(prices)
 }
 
-/// The cheapest fleet of two kinds; of the machines of the first kind alone the last plans know.
+/// The cheapest fleet of two kinds. The last plans in `outcomes`, one for each file, are those of this question.
 fn cheapest(
     options: &VariationPlan,
     question: &Question,

@@ -7,7 +7,7 @@ use crate::output;
 use hekate_variation::show::{charts, export, report, summary, terminal};
 use serde_json::json;
 
-/// Letters of a picture when nobody says how wide the terminal is, and its lines.
+/// Columns of a picture when the terminal does not report its width, and its lines.
 const WIDTH: usize = 100;
 const HEIGHT: usize = 16;
 
@@ -57,7 +57,7 @@ pub fn show(cli: &Cli, options: &VariationShow) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Letters in a line of the terminal.
+/// Columns of the terminal.
 pub fn width() -> usize {
     let asked =
         rustix::termios::tcgetwinsize(std::io::stdout()).or_else(|_| rustix::termios::tcgetwinsize(std::io::stderr()));

@@ -1,4 +1,4 @@
-//! One pass over all entries: which inodes and shards there are, and which inodes have a name here.
+//! One pass over all entries: the inodes and shards, and the inodes that have a name on this brick.
 
 use super::report::{Finding, Report};
 use super::{ProgressLine, Source};
@@ -6,27 +6,26 @@ use hekate_brick::inspect::{Contents, Entry};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// See the module.
 #[derive(Default)]
 pub struct Catalog {
     volumes: BTreeMap<VolumeId, Inodes>,
     shards: BTreeSet<(RingId, ShardId)>,
-    /// Partitions of each ring, as the numbers of its inodes tell.
+    /// Number of partitions of each ring, from the numbers of its inodes.
     partitions: BTreeMap<RingId, u32>,
 }
 
 /// A volume's inodes.
 #[derive(Default)]
 pub struct Inodes {
-    /// The ring that most of it is on; there is but one unless the brick is damaged.
+    /// The ring of most of its entries. There is only one unless the brick is damaged.
     pub ring: RingId,
-    /// Directories: what is one, or has names in it.
+    /// Inodes that are directories, or have names in them.
     pub directories: BTreeSet<InodeId>,
-    /// All else, but for what has no names any more.
+    /// All other inodes, without those whose names were removed.
     pub files: BTreeSet<InodeId>,
-    /// Where names of directories rest, if not at the directory's own position.
+    /// Positions of directories' names other than the directory's own.
     pub shares: BTreeMap<InodeId, BTreeSet<Position>>,
-    /// What a name here leads to.
+    /// Inodes that have a name on this brick.
     pub named: HashSet<InodeId>,
 }
 
@@ -34,7 +33,7 @@ pub struct Inodes {
 const COUNTER_BITS: u32 = 40;
 
 impl Catalog {
-    /// Goes through the brick.
+    /// Reads the brick.
     pub fn read(source: &Source, progress: &mut ProgressLine, report: &mut Report) -> Self {
         let mut catalog = Self { shards: source.contents.shards(), ..Self::default() };
         let mut seen = 0u64;
@@ -95,7 +94,7 @@ impl Catalog {
         }
     }
 
-    /// The key alone still says that there was an inode, or a directory.
+    /// Takes an entry whose value is damaged: the key alone says that there was an inode, or a directory.
     fn take_damaged(&mut self, key: &Key) {
         let (Some(kind), Some(place), Some(id)) = (key.kind(), key.prefix(), key.id()) else { return };
         let inode = InodeId::from_bits(id);
@@ -115,7 +114,7 @@ impl Catalog {
         *count = (*count).max(1 << bits);
     }
 
-    /// All volumes that have something here.
+    /// All volumes that have entries on this brick.
     pub fn volumes(&self) -> Vec<VolumeId> {
         self.volumes.keys().copied().collect()
     }
@@ -124,12 +123,12 @@ impl Catalog {
         self.volumes.get(&volume)
     }
 
-    /// How many partitions a ring has, if anything here tells.
+    /// Number of partitions of a ring, if it is known.
     pub fn partitions_of(&self, ring: RingId) -> Option<u32> {
         self.partitions.get(&ring).copied()
     }
 
-    /// The indexes of the shards of a data id that are here.
+    /// The indexes of a data id's shards on this brick.
     pub fn shards_of(&self, ring: RingId, volume: VolumeId, data: DataId) -> Vec<u64> {
         let at = |index| (ring, ShardId { volume, data, index });
         self.shards.range(at(0)..=at(u64::MAX)).map(|(_, shard)| shard.index).collect()

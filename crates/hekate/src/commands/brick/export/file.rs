@@ -1,4 +1,5 @@
-//! The bytes of one file: what rests beside the inode, or shard by shard. Zeros and what is not here stay holes.
+//! The bytes of one file: those stored with the inode, or those of its shards. Zeros, and bytes that are not here, stay
+//! holes.
 
 use super::known::Holes;
 use super::report::Finding;
@@ -13,17 +14,17 @@ use std::result::Result;
 
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
-/// A run of the file that one shard has.
+/// A run of the file in one shard.
 struct Run {
     shard: ShardId,
-    /// Of the shard's first byte in the file.
+    /// Offset of the shard's first byte in the file, in bytes.
     at: u64,
-    /// Bytes of the shard that are of the file.
+    /// Length of the run, in bytes.
     length: u32,
 }
 
 impl Walk<'_> {
-    /// Fills a new file. -> its size.
+    /// Writes the bytes into a new file. -> its size, in bytes
     pub fn fill(&mut self, file: &File, id: InodeId, record: &InodeRecord, path: &[u8]) -> Result<u64, Failure> {
         let size = record.size.min(FILE_BYTES_MAX);
         if let Err(error) = rustix::fs::ftruncate(file.as_fd(), size) {
@@ -73,7 +74,7 @@ impl Walk<'_> {
         if let Ok(bytes) = read(0, run.length) {
             return self.write(file, &bytes, run.at);
         }
-        // Block by block, so that a damaged one costs no other.
+        // Block by block, so that the copy lacks only the damaged ones.
         let (mut damaged, mut why): (Vec<(u32, u32)>, _) = (Vec::new(), String::new());
         let mut readable = Vec::new();
         for block in 0..run.length.div_ceil(BLOCK) {
@@ -99,7 +100,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Blocks that a power cut took from this brick read as zeros; another replica may have them.
+    /// Reports blocks that a power cut kept from this brick's disk: they read as zeros, and another replica may have
+    /// them.
     fn say_lost(&mut self, run: &Run, path: &[u8]) {
         let lost = self.source.lost.iter().filter(|lost| lost.ring == self.ring && lost.shard == run.shard);
         let blocks = lost.count() as u64;
@@ -109,7 +111,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Writes what is not zeros.
+    /// Writes a block unless it is all zeros.
     fn write(&mut self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
         let mut at = 0;
         while at < bytes.len() {

@@ -1,5 +1,5 @@
-//! What this server's coordinator knows beyond the brick: names of volumes, and which partitions the brick has. Without
-//! it volumes have numbers, and a partition without a log here may be elsewhere or empty.
+//! The coordinator's records of volumes' names and of the partitions on the brick. Without them volumes are named by
+//! their numbers, and a partition without a log on the brick may be elsewhere or empty.
 
 use super::catalog::Catalog;
 use crate::cli::Cli;
@@ -11,11 +11,10 @@ use hekate_proto::{BrickId, DataId, Position, RingId, ShardId, VolumeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// See the module.
 #[derive(Default)]
 pub struct Known {
     names: BTreeMap<VolumeId, String>,
-    /// For each partition of a ring, whether the brick is a member of its view.
+    /// For each partition of a ring: true if the brick is a member of its view.
     rings: BTreeMap<RingId, Vec<bool>>,
 }
 
@@ -28,7 +27,7 @@ pub enum Holds {
 }
 
 impl Known {
-    /// From the state directory, if it is of the brick's cluster and no server has it open.
+    /// Reads the state directory, if it belongs to the brick's cluster and no server has it open.
     pub fn of(cli: &Cli, identity: &Identity) -> Self {
         Self::read(cli, identity).unwrap_or_else(|| {
             eprintln!("this server's state does not tell of the brick's cluster: volumes are named by their numbers");
@@ -59,7 +58,7 @@ impl Known {
         self.name_of(volume).filter(plain).cloned().unwrap_or_else(|| format!("volume-{volume}"))
     }
 
-    /// For people.
+    /// The volume in words.
     pub fn words_of(&self, volume: VolumeId) -> String {
         self.name_of(volume).map_or(volume.to_string(), |name| format!("{volume} ({name})"))
     }
@@ -83,7 +82,7 @@ impl Known {
     }
 }
 
-/// Shards of a piece that the brick does not have, and that may not be holes.
+/// Shards of a piece that the brick does not have and that may hold data.
 #[derive(Default)]
 pub struct Holes {
     elsewhere: Vec<u64>,
@@ -91,11 +90,11 @@ pub struct Holes {
     untold: u64,
 }
 
-/// Missing shards that are looked at one by one: 256 GiB of hole.
+/// Most missing shards that are looked at one by one: 256 GiB of holes.
 const SHARDS_TRIED_MAX: u64 = 65_536;
 
 impl Holes {
-    /// Of the first `count` shards of a data id, of which those in `here` (ascending) are here.
+    /// Those among the first `count` shards of a data id. `here`: the shards on this brick, ascending.
     pub fn of(
         source: &super::Source,
         catalog: &Catalog,
@@ -121,7 +120,7 @@ impl Holes {
         holes
     }
 
-    /// What to say of them.
+    /// The missing shards in words.
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         if !self.elsewhere.is_empty() {
@@ -138,7 +137,7 @@ impl Holes {
     }
 }
 
-/// Ascending numbers as people write them: 0, 2-5.
+/// Ascending numbers as ranges: 0, 2-5.
 fn ranges(numbers: &[u64]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for number in numbers {

@@ -1,4 +1,4 @@
-//! What an export has copied, and what it could not.
+//! The result of an export: what it has copied, and what it could not.
 
 use super::super::json::text;
 use super::super::lines::Lines;
@@ -8,18 +8,18 @@ use hekate_proto::VolumeId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Why something is not as it was.
+/// Why a copy differs from the original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
     /// Bytes or entries of this brick do not match their checksums.
     Damaged,
     /// Bytes are missing: they are holes in the copy.
     Incomplete,
-    /// A name leads to what is on another brick.
+    /// A name leads to an inode on another brick.
     Elsewhere,
-    /// Its directory is on another brick.
+    /// The directory of the inode is on another brick.
     LostAndFound,
-    /// The copy could not be made as it was.
+    /// The copy could not be made like the original.
     NotMade,
 }
 
@@ -35,7 +35,6 @@ impl Finding {
     }
 }
 
-/// See the module.
 pub struct Report {
     json: bool,
     lines: Lines,
@@ -48,9 +47,9 @@ pub struct Report {
     bytes: u64,
 }
 
-/// EX_DATAERR of sysexits(3): what was asked for is not all here.
+/// EX_DATAERR of sysexits(3): the brick does not have everything.
 const NOT_ALL: u8 = 65;
-/// EX_IOERR, as every `Damaged`.
+/// EX_IOERR, the exit status of all damage.
 const DAMAGED: u8 = 74;
 
 impl Report {
@@ -64,7 +63,7 @@ impl Report {
         self.volumes.push(json!({ "volume": volume, "directory": directory }));
     }
 
-    /// Something is not as it was.
+    /// Records a difference.
     pub fn find(&mut self, finding: Finding, volume: Option<VolumeId>, path: &[u8], what: &str) {
         *self.counts.entry(finding).or_default() += 1;
         if self.json {
@@ -89,22 +88,26 @@ impl Report {
         self.others += 1;
     }
 
-    /// How many of each there are by now.
+    /// Number of differences of each kind so far.
     pub fn counts(&self) -> BTreeMap<Finding, u64> {
         self.counts.clone()
     }
 
-    /// The worst that was found since `before`.
+    /// The worst difference since `before`.
     pub fn worst_since(&self, before: &BTreeMap<Finding, u64>) -> Option<Finding> {
         self.counts.iter().find(|(finding, count)| before.get(finding) != Some(count)).map(|(finding, _)| *finding)
     }
 
-    /// How far things are.
+    /// Progress in words.
     pub fn progress(&self) -> String {
         format!("{} files, {} so far", self.files, bytes(self.bytes))
     }
 
-    /// Prints the sum; an error unless everything is as it was.
+    /// Prints the sum.
+    ///
+    /// # Errors
+    ///
+    /// A copy differs from the original.
     pub fn finish(mut self) -> Result<(), Failure> {
         let all: u64 = self.counts.values().sum();
         let counts: BTreeMap<&str, u64> = self.counts.iter().map(|(finding, count)| (finding.word(), *count)).collect();

@@ -1,5 +1,5 @@
-//! Where an export goes: a directory that was empty. Everything is made by name in an open directory, new or not at all,
-//! and no link is ever followed, so that nothing that a brick says leads out of it.
+//! The target of an export: an empty directory. Everything is made by name in an open directory, never over something
+//! that exists, and no link is followed, so that no name on a brick leads out of it.
 
 use crate::failure::Failure;
 use hekate_proto::{Error, InodeRecord, Name, NodeKind, Time};
@@ -9,12 +9,11 @@ use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// See the module.
 pub struct Target {
     root: OwnedFd,
 }
 
-/// Why one thing was not made: the export goes on, or it ends since nothing more can be made.
+/// Why something was not made: the export continues, or ends because nothing more can be made.
 #[derive(Debug)]
 pub enum NotMade {
     Said(String),
@@ -39,7 +38,11 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 const CANNOT_CREATE: u8 = 73;
 
 impl Target {
-    /// The directory may be missing.
+    /// A missing directory counts as empty: [`Target::make`] makes it.
+    ///
+    /// # Errors
+    ///
+    /// The directory has entries, or cannot be read.
     pub fn check_empty(path: &Path) -> Result<(), Failure> {
         let shown = path.display();
         let mut entries = match std::fs::read_dir(path) {
@@ -47,7 +50,7 @@ impl Target {
             Err(error) => return Err(Failure::new(CANNOT_CREATE, format!("{shown}: {error}"))),
             Ok(entries) => entries,
         };
-        // `lost+found` is what mkfs leaves in a fresh file system.
+        // mkfs makes `lost+found` in a new file system.
         if entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found")) {
             let text = format!("{shown} is not empty; name an empty directory, or one that does not exist yet");
             return Err(Failure::new(CANNOT_CREATE, text));
@@ -60,12 +63,12 @@ impl Target {
         std::fs::create_dir_all(path).map_err(failed)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
-        // Modes are set as they were.
+        // The umask would change the modes of the originals.
         rustix::process::umask(Mode::empty());
         Ok(Self { root })
     }
 
-    /// A directory for a volume.
+    /// Makes the directory of a volume.
     pub fn make_top(&self, name: &str) -> Result<OwnedFd, Failure> {
         let made =
             Name::try_from(name).map_err(Error::from).map(|name| make_directory(self.root.as_fd(), name.as_bytes()));
@@ -76,19 +79,19 @@ impl Target {
     }
 }
 
-/// A new directory, for the owner alone until [`finish`].
+/// Makes a directory, for the owner alone until [`finish`].
 pub fn make_directory(within: BorrowedFd, name: &[u8]) -> Made<OwnedFd> {
     rustix::fs::mkdirat(within, name, Mode::RWXU).map_err(|error| NotMade::of("mkdir", error))?;
     rustix::fs::openat(within, name, DIRECTORY, Mode::empty()).map_err(|error| NotMade::of("open", error))
 }
 
-/// A new file.
+/// Makes a file.
 pub fn make_file(within: BorrowedFd, name: &[u8]) -> Made<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(within, name, flags, Mode::RUSR | Mode::WUSR).map_err(|error| NotMade::of("create", error))
 }
 
-/// A further name, in `within`, of the file at `old` below `top`.
+/// Makes a further name, in `within`, of the file at `old` below `top`.
 pub fn make_link(top: BorrowedFd, old: &[u8], within: BorrowedFd, name: &[u8]) -> Made<()> {
     let cut = old.iter().rposition(|byte| *byte == b'/');
     let (directory, file) = cut.map_or((&b"."[..], old), |at| (&old[..at], &old[at + 1..]));
@@ -98,13 +101,13 @@ pub fn make_link(top: BorrowedFd, old: &[u8], within: BorrowedFd, name: &[u8]) -
         .map_err(|error| NotMade::of("link", error))
 }
 
-/// A symlink.
+/// Makes a symbolic link.
 pub fn make_symlink(within: BorrowedFd, name: &[u8], to: &[u8], record: &InodeRecord) -> Made<()> {
     rustix::fs::symlinkat(to, within, name).map_err(|error| NotMade::of("symlink", error))?;
     finish_by_name(within, name, record)
 }
 
-/// A FIFO, socket or device node.
+/// Makes a FIFO, socket or device node.
 pub fn make_node(within: BorrowedFd, name: &[u8], record: &InodeRecord) -> Made<()> {
     let kind = match record.kind {
         NodeKind::Fifo => FileType::Fifo,
@@ -129,7 +132,7 @@ fn finish_by_name(within: BorrowedFd, name: &[u8], record: &InodeRecord) -> Made
     rustix::fs::utimensat(within, name, &times(record), AtFlags::SYMLINK_NOFOLLOW).map_err(failed("set times"))
 }
 
-/// Owner (as root), mode and times of a file or directory, once all else is in it.
+/// Sets owner (as root), mode and times of a file or directory, once its contents are complete.
 pub fn finish(file: BorrowedFd, record: &InodeRecord) -> Made<()> {
     let failed = |doing| move |error| NotMade::of(doing, error);
     let mut mode = u32::from(record.mode) & 0o7777;
@@ -137,14 +140,14 @@ pub fn finish(file: BorrowedFd, record: &InodeRecord) -> Made<()> {
         let (uid, gid) = owner(record)?;
         rustix::fs::fchown(file, uid, gid).map_err(failed("chown"))?;
     } else if record.kind != NodeKind::Directory {
-        // It belongs to whoever exports: nobody shall run it as them.
+        // The copy belongs to the user who exports: a set-user-ID bit would let others act as that user.
         mode &= 0o1777;
     }
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
     rustix::fs::futimens(file, &times(record)).map_err(failed("set times"))
 }
 
-/// An extended attribute.
+/// Sets an extended attribute.
 pub fn set_attribute(file: BorrowedFd, name: &[u8], value: &[u8]) -> Made<()> {
     rustix::fs::fsetxattr(file, name, value, rustix::fs::XattrFlags::empty())
         .map_err(|error| NotMade::of("set the attribute", error))
@@ -154,7 +157,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// -1 says "as it is" to chown(2).
+/// chown(2) takes -1 for "unchanged", so no user has that number.
 fn owner(record: &InodeRecord) -> Made<(Option<Uid>, Option<Gid>)> {
     if record.uid == u32::MAX || record.gid == u32::MAX {
         return Err(NotMade::Said("an owner that cannot be".into()));

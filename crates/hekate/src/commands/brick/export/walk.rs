@@ -1,4 +1,5 @@
-//! A volume's tree: from its root down, and then what no name here leads to, into `lost+found`.
+//! Copies a volume's tree from its root down, and then the inodes that no name on the brick leads to, into
+//! `lost+found`.
 
 use super::catalog::{Catalog, Inodes};
 use super::known::Holds;
@@ -12,10 +13,10 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::result::Result;
 
-/// Each level is an open directory; what lies deeper goes to `lost+found` and on from there.
+/// Most levels of directories, since each is an open descriptor. A deeper directory is copied into `lost+found`.
 const DEPTH_MAX: usize = 200;
 
-/// One volume's export.
+/// The export of one volume.
 pub struct Walk<'a> {
     pub source: &'a Source<'a>,
     pub catalog: &'a Catalog,
@@ -26,11 +27,11 @@ pub struct Walk<'a> {
     top: BorrowedFd<'a>,
     inodes: &'a Inodes,
     done: HashSet<InodeId>,
-    /// Where files with several names were made, and what is wrong with their bytes.
+    /// Paths of files with several names, and the differences in their bytes.
     links: HashMap<InodeId, (Vec<u8>, Option<Finding>)>,
 }
 
-/// Copies all that the brick has of a volume into a directory.
+/// Copies everything that the brick has of a volume into a directory.
 pub fn volume(
     source: &Source,
     catalog: &Catalog,
@@ -57,7 +58,7 @@ impl Walk<'_> {
         self.report.find(finding, Some(self.volume), path, what);
     }
 
-    /// `None` if it could not be made and the export goes on.
+    /// -> None if the copy could not be made and the export continues
     fn made<T>(&mut self, made: Made<T>, path: &[u8]) -> Result<Option<T>, Failure> {
         match made {
             Ok(value) => Ok(Some(value)),
@@ -74,7 +75,7 @@ impl Walk<'_> {
         Ok(value.map(InodeRecord::from_bytes).transpose()?)
     }
 
-    /// What is in a directory, and then the directory's own attributes.
+    /// Copies the contents of a directory, and then sets the directory's own attributes.
     fn directory(&mut self, id: InodeId, made: BorrowedFd, path: &[u8], depth: usize) -> Result<(), Failure> {
         self.progress.tick(&self.report.progress());
         let names = self.names(id, path);
@@ -89,7 +90,7 @@ impl Walk<'_> {
         self.report.copied_directory();
         match self.record(id) {
             Ok(Some(mut record)) => {
-                // The names' own time rests with the stub.
+                // The stub has the time of the last change of names.
                 record.mtime = record.mtime.max(self.stub_time(id));
                 self.attributes(id, made, path)?;
                 let finished = target::finish(made, &record);
@@ -103,7 +104,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Where this brick may have names of a directory.
+    /// The positions at which this brick may have names of a directory.
     fn places(&self, id: InodeId) -> Vec<KeyPrefix> {
         let shares = self.inodes.shares.get(&id).into_iter().flatten().copied();
         let place = |position| KeyPrefix { ring: self.ring, position, volume: self.volume };
@@ -116,7 +117,7 @@ impl Walk<'_> {
         self.places(id).into_iter().filter_map(time).max().unwrap_or(Time(i64::MIN))
     }
 
-    /// A directory's names that are names: what a damaged brick calls `..` is none.
+    /// A directory's names, without those that are invalid: a damaged brick may have `..`.
     fn names(&mut self, id: InodeId, path: &[u8]) -> Vec<(Name, NameRecord)> {
         let (mut names, mut problems) = (Vec::new(), Vec::new());
         for all in self.places(id).into_iter().map(|place| Key::name(place, id, b"")) {
@@ -151,7 +152,7 @@ impl Walk<'_> {
         let id = leads_to.inode;
         let record = match self.record(id) {
             Ok(Some(record)) => record,
-            // Without its inode a directory still has names.
+            // A directory whose inode is lost still has names.
             Ok(None) | Err(_) if self.inodes.directories.contains(&id) => {
                 return self.subdirectory(within, name, id, path, depth);
             }
@@ -194,7 +195,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A name leads to what is not here: on another brick, or gone from this one.
+    /// Reports a name whose inode is not on this brick.
     fn missing(&mut self, id: InodeId, path: &[u8]) {
         let holds = self.source.known.holds(self.source.contents, self.catalog, self.ring, id.position());
         match holds {
@@ -205,7 +206,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What is no directory.
+    /// Copies an inode that is no directory.
     fn node(
         &mut self,
         within: BorrowedFd,
@@ -275,7 +276,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Attributes of users. Others (`security.`, `trusted.`) mean something to the machine that they were set on.
+    /// Copies attributes of users. Others (`security.`, `trusted.`) have a meaning on the machine where they were set.
     fn attributes(&mut self, id: InodeId, file: BorrowedFd, path: &[u8]) -> Result<(), Failure> {
         let all = Key::xattr(self.ring, self.volume, id, b"");
         let mut found = Vec::new();
@@ -303,12 +304,12 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What no name led to: directories first, those that lie in another one with it.
+    /// Copies the inodes that no name led to: directories first, each with the directories in it.
     fn nameless(&mut self) -> Result<(), Failure> {
         let inodes = self.inodes;
         let named = |id: &InodeId| inodes.named.contains(id);
         let tops = inodes.directories.iter().filter(|id| !named(id));
-        // A second time for what lies too deep, or in a ring of directories.
+        // A second pass for directories that lie too deep, or in a loop of directories.
         let rest = inodes.directories.iter().filter(|id| named(id));
         let all: Vec<InodeId> = tops.chain(rest).chain(&inodes.files).copied().filter(|id| *id != ROOT).collect();
         let mut found = None;
@@ -326,7 +327,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The volume may have something of that name itself.
+    /// A free name for `lost+found`: the volume may have one of its own.
     fn lost_and_found(&mut self) -> Result<(OwnedFd, String), Failure> {
         for number in 0.. {
             let name = if number == 0 { "lost+found".to_string() } else { format!("lost+found.{number}") };

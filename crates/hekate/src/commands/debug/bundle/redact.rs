@@ -1,15 +1,14 @@
-//! Tokens in the place of names, paths and addresses: the same token for the same text, wherever it is.
+//! Replaces names, paths and addresses by tokens: the same text has the same token everywhere.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Paths that are the same on every machine say nothing about it.
+/// Beginnings of paths that are the same on every machine, and stay.
 const PUBLIC: &[&str] = &["/dev/", "/proc", "/sys/", "/usr/", "/etc/", "/lib", "/bin/", "/sbin/", "/metrics", "/tmp"];
 
-/// See the module.
 pub struct Redactor {
     on: bool,
-    /// What is replaced, and by what.
+    /// Texts and their tokens.
     known: BTreeMap<String, String>,
     counts: BTreeMap<&'static str, usize>,
 }
@@ -19,7 +18,7 @@ impl Redactor {
         Self { on, known: BTreeMap::new(), counts: BTreeMap::new() }
     }
 
-    /// From now on this text is replaced by a token of this kind.
+    /// Replaces this text by a token of this kind from now on.
     pub fn know(&mut self, kind: &'static str, text: &str) {
         if self.on && !text.is_empty() && text != "/" && !self.known.contains_key(text) {
             let count = self.counts.entry(kind).or_default();
@@ -28,14 +27,14 @@ impl Redactor {
         }
     }
 
-    /// What the tokens stand for.
+    /// The tokens, and the text of each.
     pub fn tokens(&self) -> Vec<(String, String)> {
         let mut tokens: Vec<_> = self.known.iter().map(|(text, token)| (token.clone(), text.clone())).collect();
         tokens.sort();
         tokens
     }
 
-    /// The name of a file in the bundle: logs of mounts are called by their volumes.
+    /// The name of a file in the bundle: the name of a mount's log contains that of its volume.
     pub fn file_name(&mut self, name: &str) -> String {
         let Some(rest) = name.strip_prefix("logs/mount-").filter(|_| self.on) else { return name.into() };
         self.know("mount-log", rest.strip_suffix(".log").unwrap_or(rest));
@@ -43,7 +42,7 @@ impl Redactor {
         format!("logs/{}.log", self.known.get(stem).map_or("mount", String::as_str))
     }
 
-    /// A text without what is known, and without other paths and addresses.
+    /// The text with known names, and all other paths and addresses, replaced.
     pub fn text(&mut self, text: &str) -> String {
         if !self.on {
             return text.into();
@@ -56,7 +55,8 @@ impl Redactor {
         out
     }
 
-    /// The longest comes first, since one path may begin with another. A name is replaced where it stands alone.
+    /// Replaces known texts, the longest first, since one path may begin with another. A name is replaced only as a
+    /// whole word.
     fn without_known(&self, line: &str) -> String {
         let mut known: Vec<(&String, &String)> = self.known.iter().collect();
         known.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
@@ -68,7 +68,7 @@ impl Redactor {
                 let (before, after) = (&rest[..at], &rest[at + text.len()..]);
                 let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '-' || c == '.';
                 let begun = out.chars().next_back().filter(|_| before.is_empty()).or(before.chars().next_back());
-                // A sentence may end behind it; a path may go on.
+                // A dot behind the word may end the sentence.
                 let ends_word = |rest: &str| rest.starts_with('.') && !rest[1..].starts_with(char::is_alphanumeric);
                 let alone = !begun.is_some_and(is_part) && (!after.starts_with(is_part) || ends_word(after));
                 out += before;
@@ -95,7 +95,7 @@ impl Redactor {
         out + rest
     }
 
-    /// The token of a word that is a path or an address, else the word.
+    /// The token of a word that is a path or an address; any other word as it is.
     fn place(&mut self, word: &str) -> String {
         let plain = word.trim_end_matches([':', '.']);
         let tail = &word[plain.len()..];

@@ -1,4 +1,4 @@
-//! Which file a key belongs to: its path, found in what the bricks have of names and layouts.
+//! The path of the file to which a key belongs, found in the names and layouts on the bricks.
 
 use super::{Compared, tick};
 use crate::commands::brick::lines::ProgressLine;
@@ -7,12 +7,12 @@ use hekate_proto::*;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// Directories above a file that are followed; more is a circle that only damage makes.
+/// Most directories above a file. Deeper ones are a loop, which only damage makes.
 const DEPTH_MAX: usize = 256;
-/// Partitions that share a directory's names and are looked through; more is damage.
+/// Most partitions that share a directory's names. A larger number is damage.
 const SPREAD_MAX: u32 = 4096;
 
-/// Finds the paths of everything that differs and is part of a file.
+/// Finds the path of each key that differs and belongs to a file.
 pub fn find(contents: &[Contents], compared: &mut [Compared], progress: &Mutex<ProgressLine>) {
     let mut files = Files { contents, progress, owners: HashMap::new(), names: HashMap::new() };
     let keys: Vec<Key> = compared.iter().flat_map(|one| &one.differ).map(|differs| differs.key.clone()).collect();
@@ -29,7 +29,7 @@ type Owner = (VolumeId, InodeId);
 struct Files<'a> {
     contents: &'a [Contents],
     progress: &'a Mutex<ProgressLine>,
-    /// Whose bytes the wanted data ids are.
+    /// The inode of each wanted data id.
     owners: HashMap<(VolumeId, DataId), Option<InodeId>>,
     /// A name of each wanted inode.
     names: HashMap<Owner, Option<(InodeId, Vec<u8>)>>,
@@ -40,7 +40,7 @@ impl Files<'_> {
     fn scan<T: Wire>(&self, kind: Kind, visit: &mut dyn FnMut(KeyPrefix, &Key, T)) {
         let (from, to) = Contents::all_keys();
         for contents in self.contents {
-            // Errors of it are among those that the digests found.
+            // The digests have found the same errors.
             let _ = contents.scan(&from, &to, &mut |key, value| {
                 tick(self.progress, || "looking for the files that differ".into());
                 let wanted = key.prefix().filter(|_| key.kind() == Some(kind));
@@ -84,7 +84,7 @@ impl Files<'_> {
         self.names = names;
     }
 
-    /// The inode that a key belongs to; of a name, its directory.
+    /// The inode to which a key belongs; for a name, its directory.
     fn inode_of(&self, key: &Key) -> Option<Owner> {
         let place = key.prefix()?;
         match key.kind()? {
@@ -120,7 +120,7 @@ impl Files<'_> {
         None
     }
 
-    /// By its parent, whose names are gone through.
+    /// Searches the names of its parent.
     fn name_of_directory(&self, ring: RingId, volume: VolumeId, id: InodeId) -> Option<(InodeId, Vec<u8>)> {
         let parent = self.record(ring, volume, id)?.parent;
         let spread = self.record(ring, volume, parent).map_or(1, |record| record.spread).min(SPREAD_MAX);

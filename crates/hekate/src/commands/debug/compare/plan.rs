@@ -1,5 +1,5 @@
-//! Which partitions there are, and which of the bricks are their replicas: as the coordinator says; else as the bricks'
-//! logs do.
+//! The partitions to compare, and the bricks with their replicas: from the coordinator's records, or from the bricks'
+//! logs.
 
 use super::Source;
 use crate::cli::Cli;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What this server's state says.
+/// The records of this server's coordinator.
 pub struct Known {
     cluster: String,
     bricks: Vec<BrickInfo>,
@@ -22,24 +22,24 @@ pub struct Known {
     pub volumes: BTreeMap<VolumeId, String>,
 }
 
-/// A partition that is compared.
+/// A partition to compare.
 pub struct Partition {
     pub address: PartitionAddress,
-    /// Of its view, if that is known.
+    /// Epoch of its view, if it is known.
     pub epoch: Option<Epoch>,
     pub leader: Option<BrickId>,
-    /// Which of the bricks are its replicas.
+    /// Indexes of the bricks with its replicas.
     pub replicas: Vec<usize>,
-    /// Where each one's log ends, if it has one.
+    /// The end of each replica's log, if it has one.
     pub logs: Vec<Option<(Epoch, Sequence)>>,
-    /// Members of its view that are not among the bricks.
+    /// Members of its view whose bricks were not named.
     pub missing: Vec<String>,
     /// Bricks that have a log of it and are no members of its view.
     pub former: Vec<usize>,
 }
 
 impl Known {
-    /// From the state directory. If nothing `needs` it, a state that cannot be read is none.
+    /// Reads the state directory. Unless the records are `needed`, a state that cannot be read counts as absent.
     pub fn read(cli: &Cli, needed: bool) -> Result<Option<Self>, Failure> {
         let path = Paths::of(cli)?.coordinator();
         match Self::open(&path) {
@@ -65,12 +65,12 @@ impl Known {
         Ok(Self { cluster: registry.cluster()?, bricks, rings: registry.rings()?, volumes })
     }
 
-    /// Where all bricks are.
+    /// The directories of all bricks.
     pub fn directories(&self) -> Vec<PathBuf> {
         self.bricks.iter().map(|info| PathBuf::from(&info.directory)).collect()
     }
 
-    /// Whether it is the state of these bricks' cluster.
+    /// True if these bricks belong to the cluster of the records.
     pub fn is_of(&self, sources: &[Source]) -> bool {
         sources.iter().all(|source| source.stopped.identity().cluster == self.cluster)
     }
@@ -82,13 +82,12 @@ impl Known {
 }
 
 impl Partition {
-    /// Its name.
     pub fn words(&self) -> String {
         format!("ring {} partition {}", self.address.ring, self.address.number)
     }
 }
 
-/// All partitions of all rings, in order.
+/// All partitions of all rings, in ascending order.
 pub fn partitions(known: Option<&Known>, sources: &[Source], contents: &[Contents]) -> Vec<Partition> {
     let mut counts: BTreeMap<RingId, u32> = BTreeMap::new();
     match known {

@@ -1,4 +1,4 @@
-//! The answer of `hekate debug compare`: lines for people, or one JSON object.
+//! The output of `hekate debug compare`: lines for people, or one JSON object.
 
 use super::plan::Known;
 use super::{Compared, Difference, Problems, Source, words};
@@ -8,14 +8,18 @@ use crate::output;
 use hekate_brick::inspect::Digest;
 use serde_json::{Value, json};
 
-/// Exit status if something differs, as diff(1) and cmp(1) have it.
+/// Exit status if something differs, as of diff(1) and cmp(1).
 const DIFFERENT: u8 = 1;
-/// EX_IOERR of sysexits(3), as for all damage.
+/// EX_IOERR of sysexits(3), the exit status of all damage.
 const DAMAGED: u8 = 74;
-/// Problems that are shown.
+/// Most problems that are shown.
 const PROBLEMS_SHOWN_MAX: usize = 100;
 
-/// Prints it. -> the exit status.
+/// Prints the result.
+///
+/// # Errors
+///
+/// `DIFFERENT` or `DAMAGED`, as exit status.
 pub fn report(
     cli: &Cli,
     sources: &[Source],

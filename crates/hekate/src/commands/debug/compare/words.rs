@@ -1,14 +1,14 @@
-//! What differs, in words.
+//! Differences between replicas, in words.
 
 use super::{Difference, plan::Known};
 use crate::commands::brick::words;
 use hekate_brick::inspect::{BlockState, Held, HeldShard};
 use hekate_proto::*;
 
-/// Characters of what a replica has that are shown.
+/// Most characters of a replica's value that are shown.
 const SHOWN_CHARS_MAX: usize = 1000;
 
-/// What a key is of.
+/// The object of a key.
 pub fn title(key: &Key, known: Option<&Known>) -> String {
     let (Some(kind), Some(place), Some(id)) = (key.kind(), key.prefix(), key.id()) else { return format!("{key:?}") };
     let (inode, rest) = (InodeId::from_bits(id), words::lossy(&key.rest()));
@@ -41,11 +41,11 @@ pub fn title(key: &Key, known: Option<&Known>) -> String {
     format!("{what} of volume {}{}", place.volume, name.map_or(String::new(), |name| format!(" ({name})")))
 }
 
-/// What each replica has: `None`, nothing.
+/// The value of each replica. None: the replica has none.
 pub fn each(differs: &Difference) -> Vec<Option<String>> {
     let short: Vec<Option<String>> = differs.held.iter().map(|held| held.as_ref().map(one)).collect();
     let there: Vec<&String> = short.iter().flatten().collect();
-    // If short words do not tell them apart, all that there is does.
+    // If the short forms are equal, the full forms are shown.
     let same = there.len() > 1 && there.windows(2).all(|pair| pair[0] == pair[1]);
     match same {
         false => short,
@@ -80,7 +80,7 @@ fn shard_words(held: &HeldShard) -> String {
     text
 }
 
-/// Of a shard, the bytes that not all replicas have so: first and last of each run of blocks.
+/// The bytes of a shard that differ: first and last of each run of blocks.
 pub fn bytes_that_differ(differs: &Difference) -> Vec<(u64, u64)> {
     let shards: Vec<&HeldShard> = differs
         .held
