@@ -59,7 +59,7 @@ impl FastMember {
         self.questions.clear();
     }
 
-    pub fn hear(&mut self, term: u64) {
+    pub fn set_term(&mut self, term: u64) {
         self.term = Some(term);
     }
 
@@ -116,8 +116,8 @@ impl FastMember {
     /// the leader.
     pub fn write(&mut self, cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>> {
         let Some(write) = FastOp::of(ask, op) else { return Ok(Err(not_fast())) };
-        let is_heard = self.term == Some(write.term) || is_planted(Bug::TermIgnored);
-        if !is_heard || !cx.at.names_this_incarnation() || !cx.at.view.has_member(cx.at.own.brick) {
+        let is_of_this_term = self.term == Some(write.term) || is_planted(Bug::TermIgnored);
+        if !is_of_this_term || !cx.at.names_this_incarnation() || !cx.at.view.has_member(cx.at.own.brick) {
             return Ok(Err(Error::Conflict { stamp: None }));
         }
         let mut list = self.lists.remove(&write.shard).unwrap_or_default();

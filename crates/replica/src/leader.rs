@@ -38,7 +38,7 @@ pub(crate) struct Member {
     pub room: Amount,
     /// The member cannot append records any more.
     pub failed: bool,
-    /// The member lacks records that no journal has.
+    /// The member lacks records that the leader cannot send it.
     pub unfed: bool,
 }
 

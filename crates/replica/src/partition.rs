@@ -175,12 +175,12 @@ impl Partition {
         let inside = from.partition == self.at.own.partition;
         let view = if inside { Some(&self.at.view) } else { around.views.get(from.partition.0 as usize) };
         // A sender in another view is ignored. It sends again once both sides know the same views.
-        let may_speak = |view: &View| {
+        let may_send = |view: &View| {
             (view.epoch == epoch || is_planted(Bug::EpochIgnored))
                 && (view.has_member(from.brick) || inside && view.has_learner(from.brick))
         };
-        let is_heard = view.is_some_and(may_speak) || is_planted(Bug::LegOfOldViewAccepted) && !inside;
-        if !is_heard || !self.at.names_this_incarnation() {
+        let is_accepted = view.is_some_and(may_send) || is_planted(Bug::LegOfOldViewAccepted) && !inside;
+        if !is_accepted || !self.at.names_this_incarnation() {
             return Ok(());
         }
         let cx = &mut Context { at: &mut self.at, around, out };

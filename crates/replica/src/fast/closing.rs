@@ -211,8 +211,8 @@ impl Leader {
                 commit.changes.push(block_change(shard, record, first, bytes));
             }
             if evened < wanted {
-                // The member cannot read the block either. The repair of the block waits for this shard to be closed,
-                // so this does not wait for the repair.
+                // No copy that was tried can be read. The repair of the block waits for this shard to be closed, so
+                // this does not wait for the repair.
                 cx.out.branches.push("a damaged block is not made even");
                 uneven.is_damaged = true;
                 evened += 1;

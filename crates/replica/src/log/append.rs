@@ -157,7 +157,8 @@ impl Leader {
     }
 }
 
-/// Gives the changed shards stamps of the leader's, whoever asked for the change (rule 2 of `docs/fast-lane.md`).
+/// Gives the changed shards stamps of the leader's, also if a client asked for the change (rule 2 of
+/// `docs/fast-lane.md`).
 fn set_stamps(changes: &mut [Change], epoch: Epoch, sequence: Sequence) {
     for change in changes {
         if let Some(record) = change.shard_record_mut() {

@@ -1,4 +1,4 @@
-//! A follower: appends the leader's records in order, and tells the leader which it has.
+//! A follower: appends the leader's records in order, and acknowledges them to the leader.
 
 use crate::context::{Around, Context, SyncJob};
 use crate::fast::FastMember;
@@ -169,7 +169,7 @@ impl Follower {
             }
             Message::Stable { sequence } => self.stable = self.stable.max(sequence),
             Message::Ask { term } => {
-                self.fast.hear(term);
+                self.fast.set_term(term);
                 self.send_position(cx)?;
             }
             Message::Fetch { after } => answer_fetch(cx, from.brick, after)?,

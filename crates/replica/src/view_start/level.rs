@@ -166,8 +166,8 @@ impl Leader {
                 if !cx.at.view.forgetful {
                     return Err(cx.around.brick.poison(&error));
                 }
-                // A view without memory cannot form without this brick: the member that has more leads, and goes on
-                // alone.
+                // A view without memory goes on with one member: the member that has more is to lead alone, and this
+                // replica learns from it.
                 cx.out.notes.push(error.to_string());
                 self.start.phase = Phase::Yielding { to: from.brick };
                 Ok(())
@@ -244,9 +244,9 @@ impl Leader {
         Ok(())
     }
 
-    /// Reconciles blocks that a learner has lost and that the leader cannot read either. In a view of one member (rule
-    /// L20) the leader may have been sent a record by a replica that had lost the record's bytes. No learner is healed
-    /// before the leader can read such blocks.
+    /// Reconciles blocks that a learner has lost and that the leader cannot read either. Before the view was reduced to
+    /// one member (rule L20) the leader may have been sent a record by a replica that had lost the record's bytes. No
+    /// learner is healed before the leader can read such blocks.
     fn lost_with_learner(&mut self, cx: &Context, lost: &[BlockAt]) -> Result<()> {
         for block in lost {
             if let Err(Error::Damaged { .. }) = cx.around.brick.read_block(cx.at.ring, block.shard, block.block) {
@@ -317,20 +317,20 @@ impl Leader {
 
     /// Moves from phase to phase until one has to wait.
     pub fn continue_levelling(&mut self, cx: &mut Context) -> Result<()> {
-        let is_even = self.start.phase == Phase::Feeding && self.all_present() && self.is_settled();
-        if is_even && !cx.at.view.opened && self.goes_on_alone(cx) {
+        let is_level = self.start.phase == Phase::Feeding && self.all_present() && self.is_settled();
+        if is_level && !cx.at.view.opened && self.goes_on_alone(cx) {
             // The host reports it to the coordinator.
-        } else if is_even && !cx.at.view.opened {
+        } else if is_level && !cx.at.view.opened {
             cx.out.branches.push("levelling: a view is to begin");
             self.start.phase = Phase::Opening;
             self.round(cx, self.log.last(), cx.at.unsynced(cx.around.brick), vec![Then::Open(cx.at.view.epoch)]);
-        } else if is_even && self.syncs_found_lists(cx) {
+        } else if is_level && self.syncs_found_lists(cx) {
             // The records that reconcile listed writes follow the sync.
-        } else if is_even && self.fast.reconciles_found() {
+        } else if is_level && self.fast.reconciles_found() {
             self.continue_closing(cx)?;
-        } else if is_even && self.must_compare(cx) {
+        } else if is_level && self.must_compare(cx) {
             self.begin_comparison(cx)?;
-        } else if is_even {
+        } else if is_level {
             let blocks = std::mem::take(&mut self.start.lost_on);
             let blocks: BTreeMap<BlockAt, Lost> =
                 blocks.into_iter().map(|(block, by)| (block, Lost { by, asked: false })).collect();
