@@ -1,8 +1,9 @@
-//! A ring of partitions on three bricks in memory, with a checker of what they hold; what is in no other file of tests is here too.
+//! A ring of partitions on three bricks in memory, with a checker of what they hold. Tests that belong to no other file
+//! are here too.
 //!
-//! The checker goes through what the bricks hold and knows nothing of how it came there: every name leads to an inode,
-//! link counts are the number of names, a directory's counts are its names, nothing is left that no name leads to, and
-//! both replicas of every partition hold the same.
+//! The checker reads what the bricks hold and knows nothing of the ops that led there: every name leads to an inode,
+//! link counts equal the number of names, a directory's counts equal its names, no inode is without a name, and both
+//! replicas of every partition hold the same data.
 
 mod attributes;
 mod clocks;
@@ -48,31 +49,31 @@ const VOLUME: VolumeId = VolumeId(1);
 const COUNT: u32 = 8;
 const BRICKS: u32 = 3;
 
-/// All partitions, each on two of the bricks, in one process; what one says to another arrives in order.
+/// All partitions, each on two of the bricks, in one process. Messages from one replica to another arrive in order.
 struct TestRing {
     bricks: Vec<Brick>,
     views: Vec<View>,
     partitions: BTreeMap<Address, Partition>,
     queue: VecDeque<Envelope>,
-    /// What is said to this one waits.
+    /// Messages to this replica are held back.
     held_back: Option<(Address, Vec<Envelope>)>,
     answers: BTreeMap<Token, Result<Reply>>,
     notes: Vec<String>,
     /// Views that may begin.
     opens: BTreeSet<(PartitionNumber, Epoch)>,
-    /// Replicas whose brick has to write home.
+    /// Replicas whose brick has to write a checkpoint.
     wanting: BTreeSet<Address>,
     branches: BTreeSet<&'static str>,
     sent_to_learners: u64,
-    /// How often a leader has compared the members.
+    /// The number of comparisons that leaders have begun.
     compared: usize,
-    /// Messages until the process dies.
+    /// Messages that are delivered before the process dies.
     messages_left: u64,
     op_id: u64,
     clock: i64,
-    /// What directories that are made next begin with.
+    /// The spread of directories that are made next.
     spread: u32,
-    /// As a client keeps it: what it does not know, it takes for 1.
+    /// The spreads that a client knows. It takes an unknown one for 1.
     spreads: HashMap<InodeId, u32>,
 }
 
@@ -111,7 +112,7 @@ fn brick_on(number: usize, storage: &MemoryStorage, segment_bytes: u64, fresh: b
     Brick::open_on(Arc::new(storage.clone()), &identity, Incarnation(1), false).unwrap().0
 }
 
-/// `fresh`: it has yet to get its root directory.
+/// A ring on these bricks. `fresh`: it gets a root directory.
 fn ring_of(bricks: Vec<Brick>, fresh: bool) -> TestRing {
     let mut ring = unstarted(bricks);
     ring.start();
@@ -164,7 +165,7 @@ impl TestRing {
 
     fn start_all(&mut self) {
         let all: Vec<BrickId> = (0..BRICKS).map(|brick| BrickId(u128::from(brick))).collect();
-        // A brick's memory of who waits for room dies with its process.
+        // The brick's record of replicas that wait for room is lost with its process.
         for address in self.partitions.keys() {
             self.bricks[address.brick.0 as usize].note_starving(RING, address.partition, false);
         }
@@ -176,7 +177,7 @@ impl TestRing {
         (0..20).for_each(|_| self.tick());
     }
 
-    /// Replicas that the views name and that are not there yet.
+    /// Makes the replicas that the views name and that do not exist yet.
     fn host_all(&mut self) {
         for (number, view) in self.views.iter().enumerate() {
             for member in view.all() {
@@ -197,11 +198,11 @@ impl TestRing {
         addresses.into_iter().for_each(|address| self.tell(address, Event::Tick));
     }
 
-    /// An event, and all that follows from it.
+    /// Handles an event and all that follows from it.
     fn tell(&mut self, address: Address, event: Event) {
         self.handle(address, event);
         self.deliver();
-        // What there is no room for then waits for a tick.
+        // A replica without room continues with a tick.
         for _ in 0..4 {
             let wanting = std::mem::take(&mut self.wanting);
             if wanting.is_empty() || self.messages_left == 0 {
@@ -213,7 +214,8 @@ impl TestRing {
         }
     }
 
-    /// All that was said was heard, so of journals everything may go, unless the process is about to die.
+    /// Writes checkpoints. No message is in flight, so the whole journal may be discarded, unless the process is about
+    /// to die.
     fn write_home(&mut self) {
         for brick in &self.bricks {
             if self.messages_left == u64::MAX {
@@ -229,7 +231,7 @@ impl TestRing {
                 self.queue.clear();
                 return;
             }
-            // Without a death to come there is no end of them.
+            // Without a death to come the number of messages has no limit.
             if self.messages_left != u64::MAX {
                 self.messages_left -= 1;
             }
@@ -237,7 +239,7 @@ impl TestRing {
                 held.push(envelope);
                 continue;
             }
-            // What travels between servers is encoded.
+            // Messages between servers are encoded.
             let envelope = Envelope::from_bytes(envelope.to_bytes()).unwrap();
             self.handle(envelope.to, Event::Message(envelope));
         }
@@ -276,7 +278,7 @@ impl TestRing {
         Address { partition, brick: self.views[partition.0 as usize].leader }
     }
 
-    /// As `distribute` finds it.
+    /// The leader that `distribute` would send the op to.
     fn place(&self, op: &Op) -> Address {
         let known = |dir: InodeId| self.spreads.get(&dir).copied().unwrap_or(1);
         let position = match op {
@@ -325,7 +327,7 @@ impl TestRing {
                     | NameOp::Rmdir { dir, .. } => *dir,
                     _ => panic!("{op:?}"),
                 };
-                assert!(self.spreads.insert(dir, spread).is_none_or(|known| known < spread), "told twice");
+                assert!(self.spreads.insert(dir, spread).is_none_or(|known| known < spread), "answered twice");
                 self.execute(op)
             }
             (answer, _) => answer,
@@ -360,7 +362,7 @@ impl TestRing {
         read.unwrap_or_else(|| self.execute_at(at, op))
     }
 
-    /// The names of a directory, part by part.
+    /// The names of a directory, partition by partition.
     fn list(&mut self, dir: InodeId) -> Vec<Name> {
         let list = NameOp::List { dir, after: None, limit: 100, attributes: false, touch: false };
         let spread = match self.read(Op::Name { op: list }) {
@@ -379,7 +381,7 @@ impl TestRing {
         names
     }
 
-    /// Whatever is under way comes to its end.
+    /// Lets everything in flight end.
     fn rest(&mut self) {
         (0..60).for_each(|_| self.tick());
         for (address, partition) in &self.partitions {
@@ -388,7 +390,8 @@ impl TestRing {
         }
     }
 
-    /// What leaders' bricks hold of their partitions, but for shards, of which each brick's index has what it has written home.
+    /// The entries that leaders' bricks hold of their partitions, without shards: a brick's index has the shards that
+    /// it has written to data files.
     fn entries(&self) -> Vec<(Key, Bytes)> {
         let mut all = Vec::new();
         for (number, view) in self.views.iter().enumerate() {
@@ -409,6 +412,7 @@ impl TestRing {
         ranges.iter().flat_map(|(from, to)| brick.scan(from, to, 1 << 20).unwrap()).collect()
     }
 
+    /// Checks what the bricks hold.
     fn check(&self) {
         let mut names: HashMap<InodeId, Vec<(InodeId, NodeKind)>> = HashMap::new();
         let (mut stubs, mut inodes) = (HashMap::new(), HashMap::new());
@@ -501,7 +505,7 @@ fn a_directory_has_one_owner_in_all_partitions_whatever_its_parent_becomes_meanw
             ring.spreads.insert(parent, parent_spread);
             ring.spread = 8;
             let op = make_directory(parent, b"d", seed);
-            // In a slot of its own.
+            // The op has a slot of its own.
             let (at, ask) = (ring.place(&op), Ask { op_id: OpId(1), ..ring.ask() });
             ring.handle(at, Event::Request { token: Token(1), ask, op });
             let mut left = messages;
@@ -557,9 +561,9 @@ fn bytes_move_into_shards_and_back_out_of_them() {
     let none = InodeOp::SetAttr { inode, changes: AttrChanges { size: Some(0), ..Default::default() } };
     let Reply::Node { attr, .. } = ring.execute(Op::Inode { op: none }).unwrap() else { panic!("no node") };
     assert!(attr.layout.is_inline());
-    assert!(ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)), "the shards wait to be collected");
+    assert!(ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)), "the shards are garbage");
     ring.rest();
-    assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)), "and are");
+    assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)), "the garbage is collected");
 }
 
 #[test]

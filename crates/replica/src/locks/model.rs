@@ -1,12 +1,12 @@
-//! Random ops against a model that knows bytes, owners and nothing of ranges: an array of what each owner holds of each
-//! byte, the waits in their order, and who depends on whom as a matrix.
+//! Random ops beside a model without ranges: an array of what each owner holds of each byte, the waits in order of
+//! arrival, and a matrix of which owner waits for which.
 
 use super::*;
 use proptest::prelude::*;
 
 const FILES: usize = 2;
 const OWNERS: usize = 6;
-/// Bytes 0 to 15; the last is for flock.
+/// Bytes 0 to 15, and one for flock.
 const BYTES: usize = 17;
 const FLOCK: usize = BYTES - 1;
 
@@ -56,7 +56,7 @@ impl Queued {
     }
 }
 
-/// What an owner holds of a byte: whether to write.
+/// The locks that owners hold of each byte: `Some(true)` to write.
 type Held = [[[Option<bool>; BYTES]; OWNERS]; FILES];
 
 #[derive(Default)]
@@ -77,7 +77,8 @@ impl Model {
         earlier.filter(|other| other.conflicts(wait)).map(|other| other.owner).collect()
     }
 
-    /// Warshall: who depends on whom through what is held (by fcntl waits), or also through the queue (by all).
+    /// Warshall's algorithm: which owner waits for which through held locks (fcntl waits), or also through the queue
+    /// (all waits).
     fn depends(&self, with_queue: bool) -> [[bool; OWNERS]; OWNERS] {
         let mut on: [[bool; OWNERS]; OWNERS] = std::array::from_fn(|a| std::array::from_fn(|b| a == b));
         for wait in self.queue.iter().filter(|wait| with_queue || wait.bytes.0 != FLOCK) {
@@ -158,7 +159,7 @@ impl Pair {
     }
 
     fn set(&mut self, number: usize, owner: usize, write: bool, bytes: (usize, usize), wait: bool) {
-        // A conversion lets go first; as two steps the model sees what comes between.
+        // A conversion releases the old lock first. As two steps, the model can grant other waits in between.
         if bytes.0 == FLOCK && self.model.held[number][owner][FLOCK] == Some(!write) {
             self.unlock(number, owner, bytes);
             self.compare();
@@ -196,7 +197,8 @@ impl Pair {
         }
     }
 
-    /// What was told follows the rules one by one; then both hold the same, and nobody waits who could be answered.
+    /// Each grant follows the rules. Then the table and the model hold the same, and no wait is left that could be
+    /// answered.
     fn compare(&mut self) {
         for Told { ticket, answer } in self.table.take_told() {
             let Some(place) = self.model.queue.iter().position(|wait| wait.ticket == ticket) else {
@@ -231,7 +233,7 @@ impl Pair {
         assert_eq!(counted, self.table.files.values().map(|locks| locks.held.len()).sum::<usize>());
     }
 
-    /// Whoever does not wait lets go, until nobody waits. Only rings with flock in them need a cancel.
+    /// Owners that do not wait release their locks until no wait is left. Only cycles with flock in them need a cancel.
     fn drain(&mut self) {
         while !self.model.queue.is_empty() {
             let waits = self.model.queue.len();

@@ -53,12 +53,12 @@ impl Bench {
             other => panic!("{other:?}"),
         }
     }
-    /// Who has been granted since.
+    /// The ops that were granted since the last call.
     fn woken(&mut self) -> Vec<Ticket> {
         let told = self.table.take_told();
         told.into_iter().map(|told| told.answer.map(|_| told.ticket).unwrap()).collect()
     }
-    /// Ranges of an owner, by first byte.
+    /// The ranges that an owner holds, by first byte.
     fn held(&self, who: Who) -> Vec<(LockKind, u64, u64)> {
         let own = |held: &&HeldLock| held.holder() == (SessionId(who / 10), LockOwner(who % 10));
         let held = self.table.files.values().flat_map(|locks| locks.held.iter().filter(own));
@@ -161,13 +161,13 @@ fn a_flock_conversion_lets_go_first() {
     let mut b = bench();
     assert_eq!(b.set(FILE, 11, flock(11, Read), false), Outcome::Granted);
     assert_eq!(b.set(FILE, 21, flock(21, Read), false), Outcome::Granted);
-    // Both want more: were the first not to let go, they would wait for each other.
+    // Both owners ask for an exclusive lock. If the first kept its shared one, they would wait for each other.
     let first = b.waits(FILE, 11, flock(11, Write));
     let second = b.waits(FILE, 21, flock(21, Write));
     assert_eq!(b.woken(), [first]);
     b.table.release(SessionId(1), LockOwner(1), FILE);
     assert_eq!(b.woken(), [second]);
-    // And one that does not wait may lose what it had.
+    // A conversion that does not wait may lose the old lock.
     b.table.release(SessionId(2), LockOwner(1), FILE);
     b.set(FILE, 11, flock(11, Read), false);
     b.set(FILE, 21, flock(21, Read), false);
@@ -175,7 +175,7 @@ fn a_flock_conversion_lets_go_first() {
     assert_eq!(b.held(11), []);
 }
 
-/// flock(2): to ask for what one has is no conversion.
+/// flock(2): a request for a lock that the owner has is no conversion.
 #[test]
 fn who_asks_for_the_flock_that_it_holds_keeps_it_though_others_wait() {
     for kind in [Read, Write] {
@@ -196,7 +196,7 @@ fn waits_are_granted_in_order_and_readers_do_not_pass_a_writer() {
     let writer = b.waits(FILE, 21, lock(21, Write, 0, 9));
     let near = b.waits(FILE, 31, lock(31, Read, 0, 4));
     let also = b.waits(FILE, 32, lock(32, Read, 2, 2));
-    // Who does not wait goes by what is held.
+    // A request that does not wait depends on held locks only.
     b.granted(33, Read, 9, 9);
     b.granted(33, Unlock, 9, 9);
     b.granted(11, Unlock, 0, 9);
@@ -212,7 +212,7 @@ fn a_reader_passes_a_writer_that_waits_for_it() {
     b.granted(12, Write, 5, 5);
     b.waits(FILE, 21, lock(21, Write, 0, 0));
     let reader = b.waits(FILE, 12, lock(12, Read, 0, 0));
-    // The writer waits for 11, who now waits for 12: behind the writer 12 would wait for itself.
+    // The writer waits for 11, which now waits for 12. Behind the writer, 12 would wait for itself.
     b.waits(FILE, 11, lock(11, Read, 5, 5));
     assert_eq!(b.woken(), [reader]);
 }
@@ -253,7 +253,7 @@ fn a_cancelled_wait_is_interrupted_and_lets_those_behind_it_in() {
     let told = b.table.take_told();
     assert_eq!(told[0], Told { ticket: writer, answer: Err(Error::Interrupted) });
     assert_eq!(told[1], Told { ticket: reader, answer: Ok(Reply::Done) });
-    // Granted wins.
+    // The lock was granted before it was cancelled.
     assert!(!b.table.cancel(reader));
     assert_eq!(b.held(31), [(Read, 0, 9)]);
 }
@@ -287,7 +287,7 @@ fn an_op_sent_again_is_answered_and_not_repeated() {
     assert_eq!(b.woken(), [ticket(21, 0x101)]);
 }
 
-/// A lock that its session has let go would be held for nobody.
+/// Otherwise a lock would be granted to a session that has ended.
 #[test]
 fn the_end_of_a_session_takes_no_answers_of_others_away() {
     let mut b = bench();
@@ -329,7 +329,7 @@ fn a_new_leader_grants_nothing_until_all_sessions_have_told_their_locks_or_ended
     let now = b.table.set(ticket(12, 1), FILE, &lock(12, Read, 30, 30), false);
     assert!(matches!(now, Err(Error::Unavailable { .. })));
     assert!(b.table.get(SessionId(1), FILE, &lock(12, Read, 30, 30)).is_err());
-    // What conflicts with what was told before is lost, the rest is taken.
+    // Locks that conflict with restored ones are lost, and the others are restored.
     let told = [(ROOT, lock(21, Read, 5, 5)), (ROOT, lock(21, Read, 10, 10))];
     assert_eq!(b.table.restore(SessionId(2), FILE.volume, &told, true).unwrap(), [told[0]]);
     assert_eq!(b.woken(), []);
@@ -337,12 +337,13 @@ fn a_new_leader_grants_nothing_until_all_sessions_have_told_their_locks_or_ended
     assert_eq!(b.woken(), [wait]);
     b.granted(11, Unlock, 0, 9);
     assert_eq!(b.woken(), [blocked]);
-    // Too late: others may have held it since.
+    // Restored too late: others may have held it since.
     let late = [(ROOT, lock(21, Read, 50, 50))];
     assert_eq!(b.table.restore(SessionId(2), FILE.volume, &late, true).unwrap(), late);
 }
 
-/// Nobody knows what a session that may be gone held: who waits goes on waiting, and who does not is refused, as if it held it.
+/// What a session that may be dead held is unknown. Requests that wait go on waiting, and others are refused as if the
+/// session held the lock.
 #[test]
 fn while_a_session_may_be_gone_who_does_not_wait_is_refused_and_stays_so() {
     let mut b = Bench { table: LockTable::recovering(LockSettings::default(), [SessionId(1)]), op: 0 };
@@ -359,7 +360,7 @@ fn while_a_session_may_be_gone_who_does_not_wait_is_refused_and_stays_so() {
     assert_eq!(b.table.execute(ticket(21, 901), FILE.volume, &set), Some(Ok(Reply::Done)));
 }
 
-/// Who held more under the leader before has lost it.
+/// A restore that names a stronger lock than the one that is held is answered as lost.
 #[test]
 fn a_lock_of_another_kind_is_not_the_one_that_is_told() {
     let mut b = Bench { table: LockTable::recovering(LockSettings::default(), [SessionId(1)]), op: 0 };

@@ -1,4 +1,4 @@
-//! What an inode has beside its bytes: owners, extended attributes, ACLs, and the count of its changes.
+//! Attributes of an inode: owners, extended attributes, ACLs, and the count of its changes.
 
 use super::names::acl;
 use super::*;
@@ -24,7 +24,7 @@ fn attr(ring: &mut TestRing, inode: InodeId) -> Attr {
     attr
 }
 
-/// Who keeps what it has read goes by that, as NFS does.
+/// Clients that cache what they read rely on the count, as NFS does.
 #[test]
 fn each_change_of_a_file_is_counted() {
     let mut ring = open(&storages());
@@ -44,7 +44,7 @@ fn each_change_of_a_file_is_counted() {
     }
 }
 
-/// capabilities(7): a program that changes hands is no more than others.
+/// capabilities(7): a program that gets another owner loses its capabilities.
 #[test]
 fn file_capabilities_go_with_the_owner_and_stay_with_mode_and_times() {
     let mut ring = open(&storages());
@@ -74,7 +74,7 @@ fn the_name_of_an_extended_attribute_has_up_to_255_bytes() {
     assert!(matches!(sets(256), Err(Error::Invalid { .. })));
 }
 
-/// acl(5): one that says no more than a mode is inherited as well, and goes with the directory.
+/// acl(5): a default ACL that a mode could express is inherited too, and is removed with its directory.
 #[test]
 fn a_directory_has_the_default_acl_of_its_parent_and_takes_it_along() {
     let mut ring = open(&storages());
@@ -94,7 +94,7 @@ fn a_directory_has_the_default_acl_of_its_parent_and_takes_it_along() {
     assert!(!ring.entries().iter().any(|(known, _)| *known == key));
 }
 
-/// As the kernel asks for it when who sets the ACL is not of the file's group.
+/// The kernel asks for it when the caller that sets the ACL is not in the file's group.
 #[test]
 fn set_group_id_goes_with_an_acl_and_no_other_bit() {
     let mut ring = open(&storages());

@@ -20,7 +20,7 @@ fn times_of_what_changes_do_not_go_back_with_the_clock_of_a_new_leader() {
     drop(ring);
     let mut ring = open(&storages);
     ring.op_id = op_id;
-    assert!(ring.clock < before.0.0, "it knows nothing of the other's clock");
+    assert!(ring.clock < before.0.0, "the leader does not know the other's clock");
     let changes = AttrChanges { size: Some(100), ..Default::default() };
     ring.execute(Op::Inode { op: InodeOp::SetAttr { inode: file, changes } }).unwrap();
     let after = at(&mut ring, file);

@@ -1,10 +1,10 @@
-//! Shards of the fast lane that are closed, while messages are lost, members come back and writes come late.
+//! Closing of shards while messages are lost, members come back and writes arrive late.
 
 use super::fast::{BLOCK, DATA, FIRST, Lane, SECOND, bytes, shard};
 use super::heal::{allocate, form, set_view};
 use super::*;
 
-/// Another data id of the same partition.
+/// Another data id in the same partition.
 pub(super) fn beside(lane: &Lane) -> DataId {
     let of = |data| ShardId { volume: VOLUME, data: DataId(data), index: 0 }.position().partition(COUNT);
     DataId((100..).find(|data| of(*data) == lane.leader.partition).unwrap())
@@ -15,7 +15,7 @@ fn write_beside(lane: &Lane, byte: u8) -> DataOp {
     DataOp::WriteShard { data, index: 0, offset: 0, bytes, follow: None, fast: false }
 }
 
-/// Both have lost their connection, and what was on its way on it.
+/// Both replicas lose their connection, with all messages in flight.
 pub(super) fn reconnect(lane: &mut Lane) {
     let (leader, follower) = (lane.leader, lane.follower);
     for (at, other) in [(leader, follower), (follower, leader)] {
@@ -27,7 +27,7 @@ pub(super) fn reconnect(lane: &mut Lane) {
     }
 }
 
-/// By the first session; so that it may be written on the fast lane again.
+/// Writes as the first session until the shard is open again.
 fn open_again(lane: &mut Lane, byte: u8) {
     let is_open = |reply| matches!(reply, Ok(Reply::Written { fast: Some(_), .. }));
     let opened =
@@ -41,7 +41,7 @@ fn the_leader_takes_nothing_for_a_shard_from_the_record_on_that_closes_it() {
     lane.ring.held_back = Some((lane.follower, Vec::new()));
     lane.ring.tell(lane.leader, Event::CloseShards);
     let late = lane.fast(lane.leader, 512, 0, bytes(2, BLOCK_BYTES));
-    assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}: of this nobody would tell the other");
+    assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}: the other member would not learn of it");
     let (_, held) = lane.ring.held_back.take().unwrap();
     lane.ring.queue.extend(held);
     lane.ring.deliver();
@@ -75,7 +75,7 @@ fn a_read_that_waits_for_a_member_begins_again_when_that_comes_back() {
     assert_eq!(lane.ring.answers.remove(&token), Some(Ok(Reply::Data { bytes: bytes(2, 1) })));
 }
 
-/// Bricks go by the counts of stamps: what is not above the last synced one was synced, and a mark is of what was written.
+/// Bricks rely on the counts of stamps: a count that is not above the last synced one counts as synced.
 #[test]
 fn closing_gives_a_shard_greater_counts_than_anybody_had() {
     let mut lane = Lane::new();
@@ -105,7 +105,7 @@ fn what_closing_remembers_of_a_session_hides_no_later_op_of_it() {
     assert_eq!(lane.request(lane.leader, FIRST, 768, op), first, "it is not done a second time");
 }
 
-/// Else its own record would be in the place of one that it lacks.
+/// The record would get the sequence of one that the leader lacks.
 #[test]
 fn a_leader_evens_nothing_before_it_has_the_records_that_it_lacks() {
     let mut lane = Lane::new();
@@ -125,7 +125,7 @@ fn a_leader_evens_nothing_before_it_has_the_records_that_it_lacks() {
     }
 }
 
-/// Who comes back lists blocks that are holes by now.
+/// A member that comes back may list blocks that have become holes.
 #[test]
 fn a_hole_is_made_even_as_zeros_in_its_place() {
     let mut lane = Lane::new();
@@ -140,7 +140,7 @@ fn a_hole_is_made_even_as_zeros_in_its_place() {
     lane.check_even([0, 1, 1, 1]);
 }
 
-/// Else it would list it with its next one, lead, and take it for done.
+/// A member that kept the write in its list could lead next and take the write for done.
 #[test]
 fn a_member_lists_no_more_what_the_leader_made_even() {
     let mut lane = Lane::new();
@@ -158,7 +158,7 @@ fn a_member_lists_no_more_what_the_leader_made_even() {
     assert_eq!(listed, [lane.fast_stamp(op_id)]);
 }
 
-/// Its answer would be taken for that to another question, of a record with the same number.
+/// The answer would be taken for one to another question about a record with the same sequence.
 #[test]
 fn what_a_leader_asked_in_an_earlier_view_is_not_answered_in_the_next() {
     let mut lane = Lane::new();
@@ -168,7 +168,7 @@ fn what_a_leader_asked_in_an_earlier_view_is_not_answered_in_the_next() {
     let message = Message::ListFast { sequence: Sequence(last.0 + 5), shards: vec![shard()] };
     assert!(lane.fast(follower, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());
     lane.ring.handle(follower, Event::Message(Envelope { ring: RING, from: leader, to: follower, epoch, message }));
-    // What it lists is evened when it is heard in the new view; then it takes one more.
+    // The member's list is reconciled when it sends its position in the new view. Then it takes one more write.
     let (first, second) = (leader.brick.0, follower.brick.0);
     form(&mut lane.ring, leader.partition.0, first, &[first, second], &[]);
     for turn in 0..10 {
@@ -183,13 +183,13 @@ fn what_a_leader_asked_in_an_earlier_view_is_not_answered_in_the_next() {
     lane.check_even([1; 4]);
 }
 
-/// Records of nobody's, until the journal takes no more; from now on no room is made.
+/// Appends records of no client until the journal is full. No room is made from then on.
 pub(super) fn fill_journal(lane: &mut Lane, at: Address) {
     lane.ring.messages_left = u64::MAX - 1;
     fill(&lane.ring.bricks[at.brick.0 as usize], at.partition);
 }
 
-/// The same, of any brick.
+/// As `fill_journal`, for any brick.
 pub(super) fn fill(brick: &Brick, partition: PartitionNumber) {
     let epoch = brick.position(RING, partition).epoch;
     for bytes in [10_000, 100] {
@@ -204,7 +204,8 @@ pub(super) fn fill(brick: &Brick, partition: PartitionNumber) {
     }
 }
 
-/// A record that evened the shard without it would take its list away, and only this leader knew of it (rule L15).
+/// A record that reconciled the shard without the learner would remove its list, and only this leader would know of it
+/// (rule L15).
 #[test]
 fn a_learner_gets_no_records_as_long_as_there_is_no_room_to_even_what_it_lists() {
     let mut lane = Lane::new();
@@ -217,7 +218,7 @@ fn a_learner_gets_no_records_as_long_as_there_is_no_room_to_even_what_it_lists()
     let before = lane.ring.views[number as usize].clone();
     let learners = vec![Member { brick: follower.brick, incarnation: Incarnation(1) }];
     fill_journal(&mut lane, leader);
-    // Of the same leader; nothing of it has to be made level.
+    // The leader stays, so nothing has to be levelled.
     set_view(&mut lane.ring, number, View { learners, epoch: Epoch(before.epoch.0 + 1), ..before });
     let lacks = |lane: &Lane| {
         let position = |at: Address| lane.ring.bricks[at.brick.0 as usize].position(RING, at.partition).sequence;
@@ -232,7 +233,8 @@ fn a_learner_gets_no_records_as_long_as_there_is_no_room_to_even_what_it_lists()
     lane.check_even([1, 3, 1, 1]);
 }
 
-/// One range that is longer than a record, and many that are together: what is not made even stays other on who took it.
+/// One range that is longer than a record, and many ranges together. What is not reconciled would stay different on the
+/// member that took it.
 #[test]
 fn a_list_that_is_longer_than_a_record_is_made_even_in_parts() {
     for apart in [15, 16] {

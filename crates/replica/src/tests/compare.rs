@@ -1,4 +1,5 @@
-//! Replicas whose logs are equal and that differ all the same: found after a restart of a machine, before anything is served.
+//! Replicas with equal logs and different data, which are detected after a restart of a machine, before clients are
+//! served.
 
 use super::*;
 use hekate_brick::{LogEntry, block_checksum};
@@ -16,7 +17,7 @@ fn put(name: &str, value: &str) -> Change {
     put_in(NUMBER, name, value)
 }
 
-/// The same record in the logs of both members, but for what it changes.
+/// Appends the same record to the logs of both members, with different changes.
 fn append_in(ring: &TestRing, number: PartitionNumber, leaders: Vec<Change>, members: Vec<Change>) {
     let view = &ring.views[number.0 as usize];
     for (member, changes) in view.members.iter().zip([leaders, members]) {
@@ -81,7 +82,7 @@ fn members_take_the_few_entries_that_differ_from_the_leader() {
         assert!(ring.notes[0].contains(word), "{word}: {:?}", ring.notes);
     }
     ring.start();
-    assert_eq!(ring.notes.len(), 1, "once");
+    assert_eq!(ring.notes.len(), 1, "compared once");
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn replicas_are_compared_once_in_a_view_that_is_new() {
     restart_machines(&mut ring);
     let compared = ring.compared;
     assert!(compared > 0);
-    // The record that ended it is of this view.
+    // The record that ended the comparison is of this view.
     ring.start();
     assert_eq!(ring.compared, compared);
     assert_eq!(ring.notes, Vec::<String>::new());
@@ -108,13 +109,13 @@ fn more_entries_than_damage_explains_are_not_served() {
     let why = failure(&ring);
     let (first, second) = (BrickId(0).text(), BrickId(1).text());
     for word in ["partition 0 of ring 1", &first, &second, "many entries", "hekate debug compare"] {
-        assert!(why.contains(word), "{word}: {why}");
+        assert!(why.contains(word), "{word} is missing in: {why}");
     }
     let [leader, member] = held_by_both(&ring);
-    assert_ne!(leader, member, "neither was touched");
+    assert_ne!(leader, member, "neither brick has changed");
 }
 
-/// What the leader takes over goes into one record: its bytes are limited as well as its entries.
+/// What members take from the leader is in one record: its bytes are limited as well as its entries.
 #[test]
 fn few_long_entries_are_taken_over_and_too_many_bytes_are_not() {
     for (count, bytes, is_taken) in [(3, 10_000, true), (200, 2000, true), (100, 30_000, false)] {
@@ -130,7 +131,7 @@ fn few_long_entries_are_taken_over_and_too_many_bytes_are_not() {
     }
 }
 
-/// In a partition that is empty otherwise: the root is in the first one.
+/// The partition is empty otherwise: the root is in the first one.
 #[test]
 fn what_only_a_member_has_is_found_where_the_leader_has_nothing() {
     let mut ring = open(&storages());
@@ -160,7 +161,7 @@ fn what_failed_stays_so_in_its_view_and_is_served_in_the_next() {
     let members = before.members.into_iter().filter(|member| member.brick == leader).collect();
     super::heal::set_view(&mut ring, NUMBER.0, View::new(epoch, leader, members));
     let replica = &ring.partitions[&Address { partition: NUMBER, brick: leader }];
-    assert!(replica.failure().is_none(), "what is asked next is answered");
+    assert!(replica.failure().is_none(), "the next request is answered");
     super::heal::form(&mut ring, NUMBER.0, leader.0, &[leader.0], &[]);
     let replica = &ring.partitions[&Address { partition: NUMBER, brick: leader }];
     assert!(replica.serves() && replica.failure().is_none(), "{:?}", replica.failure());
@@ -208,7 +209,7 @@ fn a_member_that_restarts_meanwhile_is_compared_all_the_same() {
             view.epoch.0 += 1;
             view.forgetful = true;
         });
-        // Whatever is on its way then is lost, and the member's server comes back.
+        // Messages that are in flight then are lost, and the member's server comes back.
         ring.messages_left = messages;
         ring.start_all();
         ring.messages_left = u64::MAX;

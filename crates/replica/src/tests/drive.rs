@@ -1,9 +1,9 @@
-//! Ops over partitions, when something comes between their steps.
+//! Ops over several partitions, with events between their steps.
 
 use super::heal::{form, heal, set_view};
 use super::*;
 
-/// Delivers what is said, and what follows from it, but for what is kept back. -> that
+/// Delivers messages and what follows from them, except for those that are kept back, which it returns.
 pub(super) fn deliver_but(ring: &mut TestRing, mut is_kept: impl FnMut(&Envelope) -> bool) -> Vec<Envelope> {
     let mut kept = Vec::new();
     while let Some(envelope) = ring.queue.pop_front() {
@@ -15,14 +15,14 @@ pub(super) fn deliver_but(ring: &mut TestRing, mut is_kept: impl FnMut(&Envelope
     kept
 }
 
-/// An op in a slot of its own, of which nobody has heard yet.
+/// Begins an op in a slot of its own.
 pub(super) fn begin(ring: &mut TestRing, token: u64, op: Op) -> Address {
     let (at, ask) = (ring.place(&op), Ask { op_id: OpId(token), ..ring.ask() });
     ring.handle(at, Event::Request { token: Token(token), ask, op });
     at
 }
 
-/// A partition that rests on other bricks than this one.
+/// A partition on other bricks than this one.
 pub(super) fn elsewhere(ring: &TestRing, at: Address) -> Address {
     let bricks = |number: u32| -> BTreeSet<BrickId> {
         ring.views[number as usize].members.iter().map(|member| member.brick).collect()
@@ -31,12 +31,12 @@ pub(super) fn elsewhere(ring: &TestRing, at: Address) -> Address {
     ring.leader(PartitionNumber(number).first_position(COUNT))
 }
 
-/// The seed of a directory that lives in a partition.
+/// The seed of a directory whose inode is in the partition.
 pub(super) fn seed_of(partition: PartitionNumber) -> u64 {
     u64::from(partition.first_position(COUNT).0) << 32
 }
 
-/// All replicas of its partition lose what they have in memory, and the leader begins.
+/// All replicas of the partition lose their memory, and the leader begins.
 pub(super) fn begin_anew(ring: &mut TestRing, leader: Address) {
     let number = leader.partition.0;
     let view = ring.views[number as usize].clone();
@@ -63,7 +63,8 @@ fn leads_to(answer: Option<&Result<Reply>>) -> InodeId {
     }
 }
 
-/// A power cut of all must leave a name and what it leads to, or neither: what one partition goes by is on the disks of the other.
+/// A power cut of all machines must leave a name and its inode, or neither: what one partition relies on is on stable
+/// storage in the other.
 #[test]
 fn each_step_of_an_op_waits_for_stable_storage_of_the_one_before() {
     let mut ring = open(&storages());
@@ -106,7 +107,7 @@ fn each_step_of_an_op_waits_for_stable_storage_of_the_one_before() {
     ring.check();
 }
 
-/// A power cut could still take the name, and its intent then the directory, with all that was made in it meanwhile.
+/// A power cut could still remove the name, and the intent then the directory with all that was made in it.
 #[test]
 fn a_name_is_shown_once_no_power_cut_can_take_it() {
     let mut ring = open(&storages());
@@ -130,7 +131,7 @@ fn a_name_is_shown_once_no_power_cut_can_take_it() {
     begin(&mut ring, 5, make_directory(ROOT, b"e", 0));
     begin(&mut ring, 6, lookup(b"x"));
     deliver_but(&mut ring, |_| false);
-    assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(6)], "who lists comes before new names");
+    assert_eq!(ring.answers.keys().copied().collect::<Vec<_>>(), [Token(6)], "the list comes before new names");
     ring.queue.extend(synced);
     (0..5).for_each(|_| ring.tick());
     assert_eq!(leads_to(ring.answers.get(&Token(1))), leads_to(ring.answers.get(&Token(2))));
@@ -142,7 +143,7 @@ fn a_name_is_shown_once_no_power_cut_can_take_it() {
     ring.check();
 }
 
-/// It was sent, and whoever was to take it could not tell its own member; nobody says so.
+/// The leg was sent, and the receiving leader had a member away, so it neither took nor answered the leg.
 #[test]
 fn a_leg_that_nobody_took_is_sent_again() {
     let mut ring = open(&storages());
@@ -155,7 +156,7 @@ fn a_leg_that_nobody_took_is_sent_again() {
     let positions = deliver_but(&mut ring, |envelope| {
         sent += u32::from(is_leg(envelope));
         let is_append = matches!(envelope.message, Message::Append { .. });
-        assert!(envelope.from != there || !is_append, "it is not to take it");
+        assert!(envelope.from != there || !is_append, "the leader must not take the leg");
         envelope.to == there && matches!(envelope.message, Message::Position { .. })
     });
     assert!((sent, positions.len(), ring.answers.len()) == (1, 0, 0), "{:?}", ring.answers);
@@ -166,7 +167,7 @@ fn a_leg_that_nobody_took_is_sent_again() {
     ring.check();
 }
 
-/// A client sends an op again when its connection is lost, while the op is on its way.
+/// A client sends an op again when its connection is lost while the op is in flight.
 #[test]
 fn a_retry_of_an_op_on_its_way_gets_the_same_answer() {
     let storages = storages();
@@ -188,17 +189,17 @@ fn a_retry_of_an_op_on_its_way_gets_the_same_answer() {
     assert_eq!(ring.answers[&Token(3)], Err(Error::Exists), "another op");
     assert_eq!(ring.answers[&Token(4)], Err(Error::Exists), "another session's");
     ring.tell(at, request(5, 1));
-    assert_eq!(ring.answers[&Token(5)], made, "as it is remembered");
+    assert_eq!(ring.answers[&Token(5)], made, "from memory");
     drop(ring);
     let mut ring = self::open(&storages);
     ring.tell(at, request(6, 1));
-    assert_eq!(ring.answers[&Token(6)], made, "as it is in the log");
+    assert_eq!(ring.answers[&Token(6)], made, "from the log");
     ring.rest();
     ring.check();
 }
 
-/// Who took a leg keeps a mark of it, by which it undoes the leg once: it may not go while the op could still be undone, though its
-/// partition asks.
+/// The mark of a leg is what lets it be undone once. It must stay while the op could still be undone, even if the
+/// partition asks whether it may be removed.
 #[test]
 fn a_leg_is_undone_however_long_its_op_was_on_its_way() {
     let mut ring = open(&storages());
@@ -211,7 +212,7 @@ fn a_leg_is_undone_however_long_its_op_was_on_its_way() {
     ring.rest();
     let at = begin(&mut ring, 1, make_directory(parent, b"d", seed_of(there.partition)));
     let ended = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::LegEnded { .. }));
-    assert!(!ended.is_empty(), "one is taken");
+    assert!(!ended.is_empty(), "one leg is taken");
     let mut asked = 0;
     for _ in 0..10 {
         let addresses: Vec<Address> = ring.partitions.keys().copied().filter(|one| *one != at).collect();
@@ -219,7 +220,7 @@ fn a_leg_is_undone_however_long_its_op_was_on_its_way() {
         asked += ring.queue.iter().filter(|one| matches!(one.message, Message::IsGone { .. })).count();
         ring.deliver();
     }
-    assert!(asked > 0, "who took it asks");
+    assert!(asked > 0, "the partition that took the leg asks");
     let changes = AttrChanges { mode: Some(0o2755), gid: Some(7), ..Default::default() };
     let sets = Op::Inode { op: InodeOp::SetAttr { inode: parent, changes } };
     begin(&mut ring, 2, sets);
@@ -232,8 +233,8 @@ fn a_leg_is_undone_however_long_its_op_was_on_its_way() {
     ring.check();
 }
 
-/// That a directory is there for good is told once. Until its partition knows, a leader that begins takes it for one that may be
-/// taken back, and makes nothing in it.
+/// A partition is told once that a directory stays. Until it knows, a leader that begins must assume that the directory
+/// may be removed, and makes nothing in it.
 #[test]
 fn a_directory_is_used_though_nobody_heard_that_it_stays() {
     let mut ring = open(&storages());
@@ -251,14 +252,17 @@ fn a_directory_is_used_though_nobody_heard_that_it_stays() {
     let hold = Leg::HoldName { dir, name: name(b"x") };
     let ways = (ring.leader(ROOT.position()), there);
     assert_eq!(super::legs::leg(&mut ring, ways, 0, hold), [Outcome::Busy]);
-    assert!(!ring.answers.contains_key(&Token(2)) && !ring.answers.contains_key(&Token(3)), "it may be taken back");
+    assert!(
+        !ring.answers.contains_key(&Token(2)) && !ring.answers.contains_key(&Token(3)),
+        "the directory may be removed again"
+    );
     (0..20).for_each(|_| ring.tick());
     assert!(ring.answers[&Token(2)].is_ok() && ring.answers[&Token(3)].is_ok(), "{:?}", ring.answers);
     ring.rest();
     ring.check();
 }
 
-/// All journals take no more, and no room is made.
+/// Fills all journals. No room is made from then on.
 pub(super) fn fill_journals(ring: &mut TestRing) {
     ring.messages_left = u64::MAX - 1;
     let (nobody, partition, sequence) = (RingId(99), PartitionNumber(0), Sequence(0));
@@ -276,7 +280,7 @@ pub(super) fn fill_journals(ring: &mut TestRing) {
     }
 }
 
-/// A ring with directories `a` and `b`, of which `b` lives in another partition than the root and has `c` in it. -> `a`
+/// A ring with directories `a` and `b`. `b` is in another partition than the root, and contains `c`. Returns `a`.
 fn two_directories(ring: &mut TestRing, there: Address) -> InodeId {
     let made = ring.execute(make_directory(ROOT, b"a", seed_of(PartitionNumber(1))));
     let to = ring.execute(make_directory(ROOT, b"b", seed_of(there.partition)));
@@ -285,7 +289,7 @@ fn two_directories(ring: &mut TestRing, there: Address) -> InodeId {
     leads_to(Some(&made))
 }
 
-/// Whichever of its records finds no room in a journal; also if what was done is undone.
+/// Any of the op's records may find the journal full, those that undo it too.
 #[test]
 fn an_op_goes_on_when_journals_have_room_again() {
     let (mode, open_here) = (RenameMode::Replace, None);
@@ -333,7 +337,7 @@ fn an_op_goes_on_when_journals_have_room_again() {
     }
 }
 
-/// Else a power cut brings back the intent, and legs are taken once more: a file would lose a link that it has.
+/// Otherwise a power cut could restore the intent, and legs would be taken again: a file would lose a link that it has.
 #[test]
 fn that_an_op_is_over_is_said_once_no_power_cut_can_take_that() {
     let mut ring = open(&storages());
@@ -343,7 +347,7 @@ fn that_an_op_is_over_is_said_once_no_power_cut_can_take_that() {
     let is_synced = |envelope: &Envelope| matches!(envelope.message, Message::Synced { .. }) && envelope.to == root;
     ring.execute(make_directory(ROOT, b"d", seed_of(there.partition))).unwrap();
     ring.rest();
-    // A leader that begins finishes what it finds, or finds nothing and is asked.
+    // A leader that begins finds the intent and finishes it, or finds none and is asked.
     for (token, finds) in [(1, true), (2, false)] {
         begin(&mut ring, token, Op::Name { op: NameOp::Rmdir { dir: ROOT, name: name(b"d") } });
         for _ in 0..2 {
@@ -375,7 +379,7 @@ fn that_an_op_is_over_is_said_once_no_power_cut_can_take_that() {
     }
 }
 
-/// Else a name is shown that goes again, or is missing and comes back.
+/// Otherwise a name is shown that is removed again, or is missing and comes back.
 #[test]
 fn a_leader_serves_once_what_a_crash_cut_short_is_over() {
     let mut ring = open(&storages());
@@ -400,7 +404,7 @@ fn a_leader_serves_once_what_a_crash_cut_short_is_over() {
     ring.check();
 }
 
-/// Each holds what the other wants: whoever meets that lets go of its own, or both wait for ever.
+/// Each op holds what the other needs. Each that meets a hold releases its own, so both end.
 #[test]
 fn two_renames_that_want_each_others_names_both_end() {
     let mut ring = open(&storages());
@@ -423,7 +427,7 @@ fn two_renames_that_want_each_others_names_both_end() {
     ring.check();
 }
 
-/// Somebody comes back, and the same leader begins a view with it: who asked before is answered as well.
+/// A replica comes back and the same leader begins a view with it. Ops that were in flight are answered too.
 #[test]
 fn an_op_on_its_way_is_answered_in_the_next_view_of_its_leader() {
     let mut ring = open(&storages());
@@ -441,13 +445,13 @@ fn an_op_on_its_way_is_answered_in_the_next_view_of_its_leader() {
     ring.check();
 }
 
-/// A client that asked for O_SYNC loses it with the power of all; also if it asks twice.
+/// Otherwise a client that asked for O_SYNC could lose the op in a power cut of all machines, even if it asked twice.
 #[test]
 fn an_op_over_partitions_that_is_to_be_durable_is_answered_once_it_is() {
     let mut ring = open(&storages());
     let root = ring.leader(ROOT.position());
     let number = root.partition.0;
-    // On the same bricks, so that none of its steps waits for stable storage.
+    // The partition is on the same bricks, so none of the op's steps waits for stable storage.
     let beside = (0..COUNT).find(|beside| *beside != number && beside % BRICKS == number % BRICKS).unwrap();
     let mut synced = Vec::new();
     for (token, slot, text, durable) in [(1, 1, b"a", false), (2, 2, b"b", true), (3, 2, b"b", true)] {
@@ -465,7 +469,8 @@ fn an_op_over_partitions_that_is_to_be_durable_is_answered_once_it_is() {
     ring.check();
 }
 
-/// A whole learner has yet to get the last records when it leads the next view: the mark would go, and what it stands for stay.
+/// A learner that was whole lacks the last records when it leads the next view. If it said that the intent is gone, the
+/// mark would be removed and its op could remain.
 #[test]
 fn a_leader_that_lacks_records_says_of_no_intent_that_it_is_gone() {
     let mut ring = open(&storages());
@@ -508,7 +513,8 @@ fn a_leader_that_lacks_records_says_of_no_intent_that_it_is_gone() {
     ring.check();
 }
 
-/// The record says that the op is done: half of it would not be, and its client be told that none of it is.
+/// The record says that the op is done. If the leg were given up, half of the op would be missing, and the client would
+/// be told that none of it is done.
 #[test]
 fn a_leg_behind_the_commit_point_that_meets_damage_is_sent_until_that_is_mended() {
     let mut ring = open(&storages());
@@ -535,7 +541,7 @@ fn a_leg_behind_the_commit_point_that_meets_damage_is_sent_until_that_is_mended(
     ring.check();
 }
 
-/// What is made in one that may be taken back lies nowhere once it is.
+/// What is made in a directory that is removed afterwards would be lost.
 #[test]
 fn a_directory_is_used_no_earlier_because_another_one_is_taken_back() {
     let mut ring = open(&storages());
@@ -566,7 +572,7 @@ fn a_directory_is_used_no_earlier_because_another_one_is_taken_back() {
     assert_eq!((undone, kept.len(), ring.partitions[&there].serves()), (2, 1, true));
     begin(&mut ring, 3, make_directory(second, b"x", seed_of(there.partition)));
     deliver_but(&mut ring, |_| false);
-    assert!(!ring.answers.contains_key(&Token(3)), "it may be taken back");
+    assert!(!ring.answers.contains_key(&Token(3)), "the directory may be removed again");
     ring.queue.extend(kept);
     (0..20).for_each(|_| ring.tick());
     assert!(ring.answers[&Token(3)].is_err());

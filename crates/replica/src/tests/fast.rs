@@ -1,4 +1,4 @@
-//! The fast lane: what members take, and what becomes of what only some have.
+//! The fast lane: what members take, and what becomes of writes that only some members have.
 
 use super::*;
 use hekate_brick::storage::Storage;
@@ -7,7 +7,7 @@ pub(super) const DATA: DataId = DataId(9);
 pub(super) const FIRST: SessionId = SessionId(1);
 pub(super) const SECOND: SessionId = SessionId(2);
 
-/// A ring with one shard of four blocks of ones, which the first session may write on the fast lane.
+/// A ring with one shard of four blocks of ones, which is open for the first session.
 pub(super) struct Lane {
     pub ring: TestRing,
     pub storages: Vec<MemoryStorage>,
@@ -15,7 +15,7 @@ pub(super) struct Lane {
     pub follower: Address,
     pub stamp: Stamp,
     pub term: u64,
-    /// What is asked from now on need not be on stable storage.
+    /// Requests from now on need not be on stable storage.
     pub loose: bool,
 }
 
@@ -63,7 +63,7 @@ impl Lane {
         Err(Error::Unavailable { what: "nobody answered".into() })
     }
 
-    /// On the leader's lane.
+    /// Writes through the leader.
     pub fn slow(&mut self, session: SessionId, op_id: u64, offset: u32, bytes: Bytes) -> Result<Reply> {
         let op = DataOp::WriteShard { data: DATA, index: 0, offset, bytes, follow: None, fast: true };
         let reply = self.request(self.leader, session, op_id, op);
@@ -73,7 +73,7 @@ impl Lane {
         reply
     }
 
-    /// At one member.
+    /// Sends a fast write to one replica.
     pub fn fast(&mut self, to: Address, op_id: u64, offset: u32, bytes: Bytes) -> Result<Reply> {
         let (follow, settled, term) = (self.stamp, true, self.term);
         let op = DataOp::FastWrite { data: DATA, index: 0, offset, bytes, follow, settled, term };
@@ -90,7 +90,7 @@ impl Lane {
         bytes
     }
 
-    /// As the replica has it.
+    /// The shard's stamp and bytes at the replica.
     pub fn held(&self, at: Address) -> (Stamp, Bytes) {
         let brick = &self.ring.bricks[at.brick.0 as usize];
         let record = brick.shard(RING, shard()).unwrap().unwrap();
@@ -102,7 +102,7 @@ impl Lane {
         brick.get(&Key::unsettled(RING, shard())).unwrap().is_some()
     }
 
-    /// Both replicas have this, and nothing is unsettled.
+    /// Checks that both replicas have these blocks, and that nothing is unsettled.
     pub fn check_even(&mut self, blocks: [u8; 4]) {
         self.ring.rest();
         let expected: Vec<u8> = blocks.iter().flat_map(|byte| vec![*byte; BLOCK_BYTES]).collect();
@@ -125,7 +125,7 @@ fn what_all_members_have_is_read_and_remembered() {
     assert_eq!(lane.fast(lane.leader, 512, BLOCK, bytes(2, BLOCK_BYTES)), written);
     assert!(lane.listed(lane.leader) && lane.listed(lane.follower));
     assert_eq!(lane.read()[BLOCK_BYTES], 2);
-    // It follows its own.
+    // The next write follows the first one's stamp.
     lane.stamp = stamp;
     for at in [lane.leader, lane.follower] {
         assert!(lane.fast(at, 768, 2 * BLOCK + 5, bytes(3, 100)).is_ok());
@@ -150,7 +150,7 @@ fn what_the_leader_lacks_is_undone_before_it_changes_the_shard() {
         "it comes late"
     );
     lane.check_even([1, 5, 1, 1]);
-    // Its client asks the leader: it was never done.
+    // The client asks the leader, and the write is done for the first time.
     let _ = lane.slow(FIRST, 512, 0, bytes(2, 2 * BLOCK_BYTES)).unwrap();
     lane.check_even([2, 2, 1, 1]);
 }
@@ -161,7 +161,7 @@ fn what_only_the_leader_has_is_brought_to_all_before_it_is_read() {
     let stamp = lane.fast_stamp(512);
     assert!(lane.fast(lane.leader, 512, 3 * BLOCK, bytes(2, BLOCK_BYTES)).is_ok());
     assert_eq!(lane.read()[3 * BLOCK_BYTES], 2);
-    assert_eq!(lane.held(lane.follower).1[3 * BLOCK_BYTES], 2, "no reader saw it before");
+    assert_eq!(lane.held(lane.follower).1[3 * BLOCK_BYTES], 2, "no read has shown it");
     let late = lane.fast(lane.follower, 512, 3 * BLOCK, bytes(2, BLOCK_BYTES));
     assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}");
     let again = lane.slow(FIRST, 512, 3 * BLOCK, bytes(2, BLOCK_BYTES));
@@ -205,7 +205,7 @@ fn a_leader_that_starts_anew_evens_what_is_listed_and_takes_nothing_of_its_last_
             let late = lane.fast(at, 768, 0, bytes(7, BLOCK_BYTES));
             assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}");
         }
-        // What was done is answered, what was undone is done.
+        // A write that was done is answered, and one that was undone is done.
         let _ = lane.slow(FIRST, 512, 0, bytes(2, BLOCK_BYTES)).unwrap();
         lane.check_even([2, 1, 1, 1]);
     }
@@ -237,29 +237,32 @@ fn a_shard_that_nobody_writes_is_closed_though_the_clock_was_set_back() {
     lane.check_even([2, 1, 1, 1]);
 }
 
-/// The second block of a replica's shard rots.
+/// Damages the second block of the replica's shard.
 pub(super) fn rot(lane: &mut Lane, at: Address) {
     lane.ring.write_home();
     let file = lane.storages[at.brick.0 as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
     file.write_at(&[&[9; 100]], BLOCK_BYTES as u64).unwrap();
 }
 
-/// Of a write that its leader cannot read in part, half would be seen.
+/// Otherwise a read could show half of a write whose other half the leader cannot read.
 #[test]
 fn what_is_damaged_on_the_leader_is_made_even_as_a_member_has_it() {
     let mut lane = Lane::new();
     let (leader, follower) = (lane.leader, lane.follower);
     rot(&mut lane, leader);
     assert!(lane.fast(follower, 512, 0, bytes(2, 3 * BLOCK_BYTES)).is_ok());
-    assert!(lane.slow(SECOND, 256, 3 * BLOCK, bytes(4, BLOCK_BYTES)).is_ok(), "it is closed for another session");
+    assert!(
+        lane.slow(SECOND, 256, 3 * BLOCK, bytes(4, BLOCK_BYTES)).is_ok(),
+        "another session's write closes the shard"
+    );
     lane.check_even([2, 2, 2, 4]);
-    // It is done, and is not done once more.
+    // The write is done, and is not done again.
     assert!(lane.slow(SECOND, 512, 0, bytes(5, BLOCK_BYTES)).is_ok());
     assert!(lane.slow(FIRST, 512, 0, bytes(2, 3 * BLOCK_BYTES)).is_ok());
     lane.check_even([5, 2, 2, 4]);
 }
 
-/// Also if the leader has the write, and cannot read it any more.
+/// As before, but the leader has the write and cannot read it.
 #[test]
 fn a_write_that_only_the_leader_had_is_undone_if_that_cannot_read_it() {
     let mut lane = Lane::new();
@@ -270,7 +273,7 @@ fn a_write_that_only_the_leader_had_is_undone_if_that_cannot_read_it() {
     lane.ring.tell(leader, Event::CloseShards);
     super::closing::reconnect(&mut lane);
     lane.check_even([1; 4]);
-    assert!(lane.slow(FIRST, 512, 0, bytes(2, 3 * BLOCK_BYTES)).is_ok(), "it is not done, and done again");
+    assert!(lane.slow(FIRST, 512, 0, bytes(2, 3 * BLOCK_BYTES)).is_ok(), "the retry executes it");
     lane.check_even([2, 2, 2, 1]);
 }
 
@@ -295,14 +298,17 @@ fn a_lender_that_comes_back_is_asked_again() {
 
 #[test]
 fn a_shard_is_closed_though_nobody_can_read_a_block_of_it() {
-    // Of a list that goes on before the block, and of one that begins with it.
+    // A list that goes on before the block, and one that begins with it.
     for (first, expected) in [(0, [Some(2), None, Some(2), Some(4)]), (1, [Some(1), None, Some(2), Some(4)])] {
         let mut lane = Lane::new();
         let (leader, follower) = (lane.leader, lane.follower);
         assert!(lane.fast(leader, 512, first * BLOCK, bytes(2, (3 - first as usize) * BLOCK_BYTES)).is_ok());
         rot(&mut lane, leader);
         rot(&mut lane, follower);
-        assert!(lane.slow(SECOND, 256, 3 * BLOCK, bytes(4, BLOCK_BYTES)).is_ok(), "it is closed for another session");
+        assert!(
+            lane.slow(SECOND, 256, 3 * BLOCK, bytes(4, BLOCK_BYTES)).is_ok(),
+            "another session's write closes the shard"
+        );
         lane.ring.rest();
         assert!(!lane.listed(leader) && !lane.listed(follower));
         for at in [leader, follower] {
@@ -314,7 +320,7 @@ fn a_shard_is_closed_though_nobody_can_read_a_block_of_it() {
     }
 }
 
-/// A new leader lists a write, and fetches the record that undid it: that write is not done. The explorer found it (rule L13).
+/// A new leader lists a write, and fetches the record that undid it: the write is not done (rule L13).
 #[test]
 fn a_write_that_was_undone_by_what_a_leader_fetches_is_done_again() {
     let mut lane = Lane::new();
@@ -329,7 +335,7 @@ fn a_write_that_was_undone_by_what_a_leader_fetches_is_done_again() {
         is_listed |= matches!(envelope.message, Message::FastListed { .. });
         lane.ring.handle(envelope.to, Event::Message(envelope));
     }
-    assert!(is_listed && lane.listed(follower) && !lane.listed(leader), "evened at the leader only");
+    assert!(is_listed && lane.listed(follower) && !lane.listed(leader), "reconciled at the leader only");
     let (old, new) = (leader.brick.0, follower.brick.0);
     super::heal::form(&mut lane.ring, leader.partition.0, new, &[new, old], &[]);
     (lane.leader, lane.follower) = (follower, leader);
@@ -337,8 +343,8 @@ fn a_write_that_was_undone_by_what_a_leader_fetches_is_done_again() {
     lane.check_even([2, 1, 1, 1]);
 }
 
-/// A record that evened the shard without the learner takes its list away: by then another one is on all members. The explorer
-/// found it (rule L15).
+/// A record that reconciled the shard without the learner would remove its list, while another write is on all members
+/// (rule L15).
 #[test]
 fn a_learner_gets_no_records_before_what_it_lists_is_even() {
     let mut lane = Lane::new();
@@ -357,7 +363,7 @@ fn a_learner_gets_no_records_before_what_it_lists_is_even() {
     let (_, asked) = lane.ring.held_back.replace((third_at, Vec::new())).unwrap();
     lane.ring.queue.extend(asked);
     (0..20).for_each(|_| lane.ring.tick());
-    assert!(lane.listed(follower), "the third has yet to hear of it");
+    assert!(lane.listed(follower), "the third replica has not received the record");
     let (_, held) = lane.ring.held_back.take().unwrap();
     lane.ring.queue.extend(held);
     (0..20).for_each(|_| lane.ring.tick());
@@ -366,11 +372,11 @@ fn a_learner_gets_no_records_before_what_it_lists_is_even() {
     lane.check_even([1, 3, 1, 1]);
 }
 
-/// Though the journal has all records from the first on.
+/// The journal has all records from the first on, but no log has fast writes.
 #[test]
 fn who_was_never_a_member_gets_what_was_written_on_the_fast_lane() {
     let mut lane = Lane::new();
-    // Once another one follows it nobody lists the first any more.
+    // Once another write follows the first one no replica lists the first.
     for (op, block) in [(512, 1), (768, 2)] {
         for to in [lane.leader, lane.follower] {
             assert!(lane.fast(to, op, block * BLOCK, bytes(2, BLOCK_BYTES)).is_ok());
@@ -387,8 +393,8 @@ fn who_was_never_a_member_gets_what_was_written_on_the_fast_lane() {
     lane.check_even([1, 2, 2, 1]);
 }
 
-/// While a shard is closed members hold the stamp of that, whatever they have of the writes before. The explorer found it (rule
-/// L8).
+/// While a shard is being closed members have the stamp of its `Restamp`, whichever of the writes before they have
+/// (rule L8).
 #[test]
 fn a_read_waits_for_a_shard_that_is_being_closed() {
     let mut lane = Lane::new();
@@ -397,7 +403,7 @@ fn a_read_waits_for_a_shard_that_is_being_closed() {
     lane.ring.held_back = Some((follower, Vec::new()));
     lane.ring.tell(leader, Event::CloseShards);
     let (_, held) = lane.ring.held_back.replace((follower, Vec::new())).unwrap();
-    // It takes the record that closes the shard, and has not been asked what it lists.
+    // The member takes the record that closes the shard, and is not asked for its list yet.
     let (records, questions) = held.into_iter().partition(|sent| matches!(sent.message, Message::Append { .. }));
     let records: Vec<Envelope> = records;
     records.into_iter().for_each(|record| lane.ring.handle(follower, Event::Message(record)));
@@ -413,7 +419,7 @@ fn a_read_waits_for_a_shard_that_is_being_closed() {
     lane.check_even([2, 1, 1, 1]);
 }
 
-/// The shard is dropped, and made with three blocks.
+/// Drops the shard, and makes it again with three blocks.
 pub(super) fn make_anew(lane: &mut Lane) {
     let stamp = Stamp { count: 1, session: SYSTEM_SESSION, op: OpId(9) };
     let record = ShardRecord { stamp, length: 3 * BLOCK, home_blocks: 3, reserved_blocks: 0 };
@@ -427,7 +433,7 @@ pub(super) fn make_anew(lane: &mut Lane) {
     }
 }
 
-/// Nobody has what lies behind the end of a shard, and lends it; the rest of what is listed can be lent all the same.
+/// No replica has blocks behind the end of the shard. The other listed blocks are read from the member all the same.
 #[test]
 fn what_is_damaged_is_lent_though_who_comes_back_lists_blocks_that_are_gone() {
     let mut lane = Lane::new();
@@ -450,7 +456,7 @@ fn what_is_damaged_is_lent_though_who_comes_back_lists_blocks_that_are_gone() {
     }
 }
 
-/// While it was away the shard was dropped, and made anew with fewer blocks.
+/// While the member was away the shard was dropped, and made again with fewer blocks.
 #[test]
 fn who_comes_back_may_list_blocks_that_are_gone() {
     let mut lane = Lane::new();
@@ -469,8 +475,8 @@ fn who_comes_back_may_list_blocks_that_are_gone() {
     assert!(!lane.listed(lane.leader) && !lane.listed(lane.follower));
 }
 
-/// Of what a member listed a first record would set back a part; if its leader died then, half of a write would be seen, or it would
-/// be taken for done (narrow seeds 4069 and, of what is late, 429 of the simulator).
+/// If a record reconciled only a part of what a member lists and the leader died then, half of a write would be shown,
+/// or the write would be taken for done (rules L17 and L23).
 #[test]
 fn a_shard_is_made_even_with_one_record() {
     for (first, count, expected) in [(1, 2, [3, 2, 2, 1]), (3, 1, [3, 3, 1, 2])] {
@@ -480,7 +486,10 @@ fn a_shard_is_made_even_with_one_record() {
         assert!(lane.fast(follower, 513, first * BLOCK, write()).is_ok());
         assert!(lane.fast(leader, 768, 0, bytes(3, 2 * BLOCK_BYTES)).is_ok());
         lane.ring.handle(leader, Event::CloseShards);
-        let is_evening = |message: &Message| matches!(message, Message::Append { entry, .. } if matches!(entry.record.changes[..], [Change::WriteBlocks { .. }, ..]));
+        let is_evening = |message: &Message| {
+            let Message::Append { entry, .. } = message else { return false };
+            matches!(entry.record.changes[..], [Change::WriteBlocks { .. }, ..])
+        };
         let mut evened = 0;
         while let Some(envelope) = lane.ring.queue.pop_front() {
             evened += u32::from(envelope.to == follower && is_evening(&envelope.message));
@@ -488,7 +497,7 @@ fn a_shard_is_made_even_with_one_record() {
                 lane.ring.handle(envelope.to, Event::Message(envelope));
             }
         }
-        assert!(evened == 1 && !lane.listed(follower), "{evened} records");
+        assert!(evened == 1 && !lane.listed(follower), "{evened} records reconcile the shard");
         let (old, new) = (leader.brick.0, follower.brick.0);
         super::heal::form(&mut lane.ring, leader.partition.0, new, &[new], &[]);
         (lane.leader, lane.follower) = (follower, leader);
@@ -503,7 +512,7 @@ fn a_shard_is_made_even_with_one_record() {
     }
 }
 
-/// Each answer made two more questions.
+/// Otherwise each answer would cause more questions, without end.
 #[test]
 fn a_read_asks_once_though_the_closing_of_its_shard_has_to_wait() {
     let mut lane = Lane::new();

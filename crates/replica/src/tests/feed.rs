@@ -1,10 +1,10 @@
-//! From whom a leader gets records that it lacks.
+//! The member from which a leader reads records that it lacks.
 
 use super::lost_blocks::{Led, MUCH_ROOM};
 use crate::*;
 use hekate_proto::*;
 
-/// It has the first record; the members say that they have so many.
+/// The leader has the first record; the members report these ends of their logs.
 fn led(ends: [u64; 2]) -> (Led, Vec<BrickId>) {
     let mut led = Led::new();
     let mut asked = asked_for_records(led.handle(Event::Start));
@@ -24,13 +24,13 @@ fn asked_for_records(sent: Vec<Envelope>) -> Vec<BrickId> {
 #[test]
 fn a_leader_asks_all_who_have_more_before_it_lets_one_of_them_lead() {
     let (mut led, asked) = led([3, 4]);
-    assert_eq!(asked, [BrickId(2)], "who has most");
+    assert_eq!(asked, [BrickId(2)], "the member with the longest log");
     let unreadable = |led: &mut Led, from| asked_for_records(led.handle(Led::said(from, Message::Unreadable)));
-    assert_eq!(unreadable(&mut led, 1), [], "it was not asked");
+    assert_eq!(unreadable(&mut led, 1), [], "this member was not asked");
     assert_eq!((unreadable(&mut led, 2), led.leader.yields_to()), (vec![BrickId(1)], None));
     assert_eq!((unreadable(&mut led, 1), led.leader.yields_to()), (vec![], Some(BrickId(2))));
     assert_eq!((led.leader.failure(), led.leader.serves()), (None, false));
-    // Late, or twice, it changes nothing.
+    // An answer that is late or comes twice changes nothing.
     assert_eq!((unreadable(&mut led, 1), led.leader.yields_to()), (vec![], Some(BrickId(2))));
 }
 

@@ -1,10 +1,11 @@
-//! Views change under names and bytes: replicas are left out, come back as learners, are healed and become members.
+//! View changes during changes of names and bytes: replicas are left out, come back as learners, heal and become
+//! members.
 
 use super::model::{Model, Step, run, step};
 use super::*;
 use proptest::prelude::*;
 
-/// Members, learners and leader of a partition change; then the view begins.
+/// Forms and begins a view of the partition with this leader and these members and learners.
 pub(super) fn form(ring: &mut TestRing, number: u32, leader: u128, members: &[u128], learners: &[u128]) {
     let of = |bricks: &[u128]| -> Vec<Member> {
         let incarnation = |brick: u128| ring.bricks[brick as usize].incarnation();
@@ -82,7 +83,7 @@ fn are_equal(ring: &TestRing) {
     ring.check();
 }
 
-/// All partitions with one of their two bricks only, whoever led before.
+/// Leaves one of the two bricks out of each partition: the leader or the other.
 fn leave_out(ring: &mut TestRing, leaders: bool) {
     for number in 0..COUNT {
         let (first, second) = (u128::from(number % BRICKS), u128::from((number + 1) % BRICKS));
@@ -161,7 +162,7 @@ fn records_that_a_learner_lacks_go_by_and_by_and_new_ones_behind_them() {
     are_equal(&ring);
 }
 
-/// With each tick it gets more than come.
+/// Each tick sends more records than are made.
 #[test]
 fn a_learner_comes_to_its_end_though_clients_go_on() {
     let mut ring = open(&storages());
@@ -185,7 +186,7 @@ fn a_learner_comes_to_its_end_though_clients_go_on() {
     are_equal(&ring);
 }
 
-/// Its journal goes on far enough that the records from before are no longer in it.
+/// Writes until the journals no longer have the earlier records.
 pub(super) fn outgrow_journals(ring: &mut TestRing) {
     for round in 0..120u32 {
         for data in 10..18 {
@@ -234,7 +235,7 @@ fn one_changed_block_moves_as_one_block() {
     let sent = healing(&ring, number)[0].sent;
     form(&mut ring, number, first, &[first, second], &[]);
     are_equal(&ring);
-    // Beside the shards that outgrew the journals.
+    // Without the shards that filled the journals.
     let grown = (10..18).filter(|data| {
         let shard = ShardId { volume: VOLUME, data: DataId(*data), index: 0 };
         shard.position().partition(COUNT).0 == number
@@ -243,7 +244,7 @@ fn one_changed_block_moves_as_one_block() {
     assert!(sent <= most, "{sent} bytes for one block; at most {most}");
 }
 
-/// Of a shard that is being healed the learner has the leader's stamp, and not yet its bytes.
+/// The learner has the leader's stamp of a shard that is being healed, and not yet its bytes.
 #[test]
 fn a_healing_that_begins_anew_trusts_no_stamps_of_the_one_before() {
     let mut ring = open(&storages());
@@ -272,11 +273,11 @@ fn a_healing_that_begins_anew_trusts_no_stamps_of_the_one_before() {
     are_equal(&ring);
 }
 
-/// As much as may be on its way to it, several times, by records and by comparing.
+/// Several times the data that may be in flight, by records and by comparison.
 #[test]
 fn a_learner_that_answers_late_is_sent_no_more_than_a_window_and_becomes_whole() {
     for compared in [false, true] {
-        // Journals that keep all of it.
+        // The journals retain all of it.
         let mut ring = open_with(&storages(), 4 << 20);
         let number = ShardId { volume: VOLUME, data: DataId(77), index: 0 }.position().partition(COUNT).0;
         let [first, second, _] = bricks_of(number);
@@ -297,7 +298,7 @@ fn a_learner_that_answers_late_is_sent_no_more_than_a_window_and_becomes_whole()
         let before = healing(&ring, number)[0].sent;
         (0..20).for_each(|_| ring.tick());
         let sent = healing(&ring, number)[0].sent - before;
-        assert!(sent < (2 << 20) + 100_000, "{sent} bytes that it has not heard of");
+        assert!(sent < (2 << 20) + 100_000, "{sent} bytes that the learner has not received");
         let (_, held) = ring.held_back.take().unwrap();
         ring.queue.extend(held);
         heal(&mut ring, number);
@@ -307,7 +308,7 @@ fn a_learner_that_answers_late_is_sent_no_more_than_a_window_and_becomes_whole()
     }
 }
 
-/// The host's own.
+/// Makes a change of the host's.
 fn change(ring: &mut TestRing, of: InodeId, change: Change) {
     let (token, at) = (Token(1), ring.leader(of.position()));
     let commit = Box::new(Commit { changes: vec![change], ..Commit::default() });
@@ -315,7 +316,8 @@ fn change(ring: &mut TestRing, of: InodeId, change: Change) {
     assert_eq!(ring.answers.remove(&token), Some(Ok(Reply::Done)));
 }
 
-/// The root's partition on the first two bricks, and the third learns: it is being compared. -> its number.
+/// Puts the root's partition on the first two bricks, with the third as a learner that is being compared. Returns its
+/// number.
 fn third_learns(ring: &mut TestRing) -> u32 {
     let number = ROOT.position().partition(COUNT).0;
     outgrow_journals(ring);
@@ -344,16 +346,16 @@ fn who_was_compared_is_no_member_before_the_members_have_what_came_meanwhile() {
         ring.tick();
         assert!(!healing(&ring, number)[0].whole);
     }
-    assert_eq!(healing(&ring, number)[0].done, 10_000, "it has everything itself");
+    assert_eq!(healing(&ring, number)[0].done, 10_000, "the learner has everything");
     let (_, held) = ring.held_back.take().unwrap();
-    assert!(held.len() > 3, "so it lacks steps");
+    assert!(held.len() > 3, "the learner lacks steps");
     ring.queue.extend(held);
     heal(&mut ring, number);
     form(&mut ring, number, third, &[third, first, second], &[]);
     are_equal(&ring);
 }
 
-/// What healing is to one is not what others lack.
+/// The records of a replica's healing are not what other replicas lack.
 #[test]
 fn who_was_compared_gives_nobody_the_records_of_its_healing() {
     let mut ring = open(&storages());
@@ -363,7 +365,7 @@ fn who_was_compared_gives_nobody_the_records_of_its_healing() {
     let number = third_learns(&mut ring);
     let [first, second, third] = bricks_of(number);
     form(&mut ring, number, first, &[first], &[third]);
-    // Of this the third has never heard.
+    // The third replica does not get this record.
     change(&mut ring, ROOT, Change::Delete { key });
     heal(&mut ring, number);
     form(&mut ring, number, third, &[third, first], &[]);
@@ -374,7 +376,7 @@ fn who_was_compared_gives_nobody_the_records_of_its_healing() {
     are_equal(&ring);
 }
 
-/// A record that its leader made and nobody else has is taken back when that leader comes back.
+/// A record that only its leader has is undone when that leader comes back.
 #[test]
 fn what_only_the_old_leader_had_is_undone() {
     for compared in [false, true] {
@@ -388,7 +390,7 @@ fn what_only_the_old_leader_had_is_undone() {
             });
             let data = data.unwrap();
             write(&mut ring, data, 0, vec![1; 30_000]).unwrap();
-            // Their records reach nobody.
+            // Their records reach no other replica.
             for (offset, bytes) in [(8192, vec![2; 5000]), (60_000, vec![3; 50_000]), (0, vec![4; 10])] {
                 ring.op_id += 256;
                 let op = DataOp::WriteShard {
@@ -422,16 +424,16 @@ fn what_only_the_old_leader_had_is_undone() {
     }
 }
 
-/// What happens to a ring.
+/// A step of a random run.
 #[derive(Debug, Clone)]
 enum Act {
     Name(Step),
     Write(u128, u32, u8, u16),
     Allocate(u128, u32, u16, Fill),
-    /// A partition goes to its next view: one is left out, comes back, is a member again.
+    /// The partition forms its next view: a replica is left out, comes back, or is a member again.
     View(u32, bool),
     Tick,
-    /// So many messages, and then all processes die.
+    /// This many messages are delivered, and then all processes die.
     Die(u64),
     Home,
 }
@@ -467,7 +469,7 @@ fn next_view(ring: &mut TestRing, number: u32, choice: bool) {
         _ if healing(ring, number).iter().all(|one| one.whole) => {
             form(ring, number, if choice { first } else { second }, &[first, second], &[]);
         }
-        // Left out again, in the middle of it.
+        // The replica is left out again, in the middle of its healing.
         _ if choice => form(ring, number, view.leader.0, &[view.leader.0], &[]),
         _ => ring.tick(),
     }
@@ -478,17 +480,17 @@ proptest! {
 
     #[test]
     fn whatever_views_come_replicas_are_equal_in_the_end(acts in prop::collection::vec((act(), any::<u64>()), 1..80)) {
-        // Small journals: who comes back finds the records that it lacks, or not.
+        // The journals are small: a replica that comes back finds the records that it lacks in some runs.
         let mut ring = open_with(&storages(), 64 << 10);
         let mut model = Model::new();
-        // After a death in the middle of an op nobody knows whether it was done.
+        // After a death during an op it is unknown whether the op was done.
         let mut sure = true;
         for (act, seed) in &acts {
             match act {
                 Act::Name(step) if sure => run(&mut ring, &mut model, step, *seed),
                 Act::Name(_) => drop(ring.name_op(NameOp::Create {
-                    dir: ROOT, name: Name::new(format!("n{seed:x}").into_bytes().into()).unwrap(), node: NewNode::File, mode: 0o644,
-                    uid: 1, gid: 1, umask: 0, exclusive: true, seed: *seed,
+                    dir: ROOT, name: Name::new(format!("n{seed:x}").into_bytes().into()).unwrap(),
+                    node: NewNode::File, mode: 0o644, uid: 1, gid: 1, umask: 0, exclusive: true, seed: *seed,
                 })),
                 Act::Write(data, offset, byte, length) => {
                     write(&mut ring, *data, *offset, vec![*byte; usize::from(*length)]).unwrap();
@@ -533,7 +535,7 @@ proptest! {
     }
 }
 
-/// What mends a block was read before: what waits is written over by it.
+/// A repair reads a block before it writes it, so it must not overwrite a change that was made meanwhile.
 #[test]
 fn what_was_just_looked_at_is_changed_at_once_or_not_at_all() {
     let mut ring = open(&storages());
@@ -558,5 +560,5 @@ fn what_was_just_looked_at_is_changed_at_once_or_not_at_all() {
     let (mut out, around) = (Out::default(), TestRing::around(&ring.bricks, &ring.views, at, ring.clock));
     let event = Event::ChangeNow { token: Token(3), commit: Box::default() };
     ring.partitions.get_mut(&at).unwrap().handle(event, &around, &mut out);
-    assert!(out.answers.iter().all(|(_, answer)| answer.is_ok()), "what is done is not refused");
+    assert!(out.answers.iter().all(|(_, answer)| answer.is_ok()), "a change that was made is not refused");
 }

@@ -1,4 +1,4 @@
-//! What opens a shard for the fast lane, and what members and leader refuse on it.
+//! What opens a shard for the fast lane, and what members and the leader refuse on it.
 
 use super::fast::{BLOCK, DATA, FIRST, Lane, SECOND, bytes, shard};
 use super::heal::{allocate, form, set_view};
@@ -8,7 +8,7 @@ fn conflicts(outcome: &Result<Reply>) -> bool {
     matches!(outcome, Err(Error::Conflict { .. }))
 }
 
-/// At both; of what they refuse the leader is asked on its own lane.
+/// Both replicas refuse the write, and the leader then takes it on its own lane.
 fn are_refused(lane: &mut Lane, offset: u32, count: usize) {
     for at in [lane.leader, lane.follower] {
         let outcome = lane.fast(at, 1 << 20, offset, bytes(2, count));
@@ -16,7 +16,7 @@ fn are_refused(lane: &mut Lane, offset: u32, count: usize) {
     }
 }
 
-/// By the first session, until it may write on the fast lane again.
+/// Writes as the first session until the shard is open again.
 fn open_again(lane: &mut Lane) {
     let is_open = |reply| matches!(reply, Ok(Reply::Written { fast: Some(_), .. }));
     assert!((0..10).any(|turn| is_open(lane.slow(FIRST, (1000 + turn) * 256, 3 * BLOCK, bytes(1, BLOCK_BYTES)))));
@@ -31,7 +31,7 @@ fn the_greatest_write_and_the_end_of_a_full_shard_are_no_faults_of_the_client() 
     assert!(matches!(beyond, Err(Error::Invalid { .. })), "{beyond:?}");
 }
 
-/// Of two sessions' first writes each could be on one replica, under one count (rule 1).
+/// The first writes of two sessions could each be on one replica, with the same count (rule 1).
 #[test]
 fn a_write_that_follows_another_stamp_of_the_same_count_is_refused() {
     let mut lane = Lane::new();
@@ -43,7 +43,7 @@ fn a_write_that_follows_another_stamp_of_the_same_count_is_refused() {
     lane.check_even([1; 4]);
 }
 
-/// It needs room, which may be wanting on one of them.
+/// The write needs room, which one of the replicas may not have.
 #[test]
 fn a_write_into_a_hole_is_the_leaders() {
     let mut lane = Lane::new();
@@ -54,7 +54,7 @@ fn a_write_into_a_hole_is_the_leaders() {
     are_refused(&mut lane, BLOCK - 1, 2);
 }
 
-/// Else what waits there for room would wait as long as somebody writes on the fast lane.
+/// Otherwise a record that waits for room would wait as long as fast writes come.
 #[test]
 fn a_fast_write_takes_no_room_before_what_waits_for_it() {
     let mut lane = Lane::new();
@@ -77,7 +77,7 @@ fn who_is_left_out_takes_no_fast_writes_of_the_view_before() {
     are_refused(&mut lane, 0, BLOCK_BYTES);
 }
 
-/// Who is away, or learns, would find nothing of what comes past the log.
+/// A replica that is away or learns would not get the fast writes, which are in no log.
 #[test]
 fn shards_are_opened_only_where_all_replicas_are_members() {
     let third = |lane: &Lane| {
@@ -96,14 +96,14 @@ fn shards_are_opened_only_where_all_replicas_are_members() {
     let mut lane = Lane::new();
     let learns = third(&lane);
     form(&mut lane.ring, number, first, &[first, second], &[learns]);
-    assert!(!is_opened(&mut lane), "one learns");
+    assert!(!is_opened(&mut lane), "the view has a learner");
     let mut lane = Lane::new();
     form(&mut lane.ring, number, first, &[first], &[]);
-    assert!(!is_opened(&mut lane), "one is left out");
+    assert!(!is_opened(&mut lane), "the view leaves a replica out");
     let mut lane = Lane::new();
     let view = View { epoch: Epoch(2), whole: false, ..lane.ring.views[number as usize].clone() };
     set_view(&mut lane.ring, number, view);
-    assert!(!is_opened(&mut lane), "one is away that nobody names");
+    assert!(!is_opened(&mut lane), "a replica is away that the view does not name");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_session_that_has_ended_writes_no_more() {
     let mut lane = Lane::new();
     lane.ring.tell(lane.leader, Event::SessionEnded { session: SECOND });
     for at in [lane.leader, lane.follower] {
-        assert!(lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES)).is_ok(), "another one has");
+        assert!(lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES)).is_ok(), "another session has ended");
     }
     lane.stamp = lane.fast_stamp(512);
     lane.ring.tell(lane.leader, Event::SessionEnded { session: FIRST });
@@ -132,7 +132,7 @@ fn a_session_that_has_ended_writes_no_more() {
     lane.check_even([2, 1, 1, 1]);
 }
 
-/// Who compares or mends replicas by themselves goes by that.
+/// Tools that compare or repair replicas rely on that.
 #[test]
 fn a_partition_with_an_open_shard_is_not_settled() {
     let mut lane = Lane::new();
@@ -142,7 +142,7 @@ fn a_partition_with_an_open_shard_is_not_settled() {
     assert!(lane.ring.partitions[&lane.leader].is_settled());
 }
 
-/// A copy must not show what a reader of the shard would not be shown yet.
+/// A copy must not show what a read of the shard would not show yet.
 #[test]
 fn what_is_copied_from_a_shard_is_on_all_members() {
     for is_here in [true, false] {
@@ -155,14 +155,14 @@ fn what_is_copied_from_a_shard_is_on_all_members() {
         let copy = DataOp::CopyShard { from, data: DataId(data), index: 0, offset: 0 };
         let to = lane.ring.leader(at(data));
         assert!(matches!(lane.request(to, SECOND, 256, copy), Ok(Reply::Written { .. })));
-        assert_eq!(lane.held(follower).1[0], 2, "the other member has it as well");
+        assert_eq!(lane.held(follower).1[0], 2, "the other member has it too");
         let copied = ShardId { data: DataId(data), ..shard() };
         assert_eq!(lane.ring.bricks[to.brick.0 as usize].read_shard(RING, copied, 0, 1).unwrap(), bytes(2, 1));
         lane.check_even([2, 1, 1, 1]);
     }
 }
 
-/// Else the other is shown though that member lacks it, and may lead next.
+/// Otherwise the other write is shown though the member lacks it and may lead next.
 #[test]
 fn that_a_member_has_one_write_says_nothing_of_another() {
     let mut lane = Lane::new();
@@ -197,7 +197,7 @@ fn that_a_member_has_one_write_says_nothing_of_another() {
     assert_eq!(lane.ring.bricks[follower.brick.0 as usize].read_shard(RING, other, 0, 1).unwrap(), bytes(2, 1));
 }
 
-/// Only for measuring; but as others it is told of no bytes that too few members have.
+/// Raw writes only measure, but the leader acknowledges none that too few members have.
 #[test]
 fn a_raw_write_is_taken_by_a_leader_that_serves() {
     let mut lane = Lane::new();

@@ -1,4 +1,4 @@
-//! Learners: what members keep for them, and until when; and which of them are compared.
+//! Learners: which records are retained for them and how long, and which of them are compared.
 
 use super::closing::{beside, fill, fill_journal};
 use super::fast::{BLOCK, DATA, FIRST, Lane, bytes, make_anew, shard};
@@ -6,8 +6,8 @@ use super::heal::{allocate, form, heal, healing, outgrow_journals, set_view, wri
 use super::*;
 use hekate_brick::storage::Storage;
 
-/// A learner that is whole may be a member of the next view, so the others' journals retain the records that it lacks. A
-/// learner that does not keep up must not retain them, or no journal has room for a write any more.
+/// A learner that is whole may be a member of the next view, and must find the records that it lacks in the members'
+/// journals. One that does not keep up must not retain these journals, or they fill up.
 #[test]
 fn what_a_whole_learner_lacks_is_kept_as_long_as_it_keeps_up() {
     let mut ring = open(&storages());
@@ -28,7 +28,7 @@ fn what_a_whole_learner_lacks_is_kept_as_long_as_it_keeps_up() {
     let stable = write_and_sync(&mut ring);
     assert!(healing(&ring, number)[0].whole && stable <= has, "{stable:?} may go, and the learner has up to {has:?}");
     (0..5).for_each(|_| ring.tick());
-    assert!(healing(&ring, number)[0].whole, "half a second is not long");
+    assert!(healing(&ring, number)[0].whole, "half a second is not too late");
     (0..20).for_each(|_| ring.tick());
     assert!(!healing(&ring, number)[0].whole);
     assert!(write_and_sync(&mut ring) > has);
@@ -40,7 +40,7 @@ fn what_a_whole_learner_lacks_is_kept_as_long_as_it_keeps_up() {
     ring.check();
 }
 
-/// A power cut took the follower's block.
+/// The follower loses the block in a power cut.
 fn lose_block(lane: &mut Lane) {
     lane.ring.write_home();
     let path = hekate_brick::data_file_path(shard());
@@ -52,7 +52,8 @@ fn lose_block(lane: &mut Lane) {
     lane.ring.partitions.insert(lane.follower, follower);
 }
 
-/// Its log has records about these blocks, and goes on; nothing in it brings them. Nor do stamps say that they are gone.
+/// The learner's log has the records about these blocks, and no later record brings their bytes. Stamps do not show the
+/// loss either.
 #[test]
 fn who_lost_blocks_with_its_power_is_compared() {
     let mut lane = Lane::new();
@@ -69,7 +70,7 @@ fn who_lost_blocks_with_its_power_is_compared() {
     lane.check_even([1; 4]);
 }
 
-/// Else, should it lead alone, nobody had it, and it became zeros.
+/// Otherwise, if it led alone, the block would count as lost everywhere and become zeros.
 #[test]
 fn a_member_that_got_its_lost_block_back_says_no_more_that_it_lacks_it() {
     let mut lane = Lane::new();
@@ -82,14 +83,14 @@ fn a_member_that_got_its_lost_block_back_says_no_more_that_it_lacks_it() {
     assert!(lane.held(lane.follower).1 == bytes(1, 4 * BLOCK_BYTES));
 }
 
-/// What was written over since comes with later records; beside it there is what no other record brings.
+/// What was overwritten since comes with later records. The rest of the record's blocks comes with no other.
 #[test]
 fn a_learner_gets_what_is_left_of_a_record_that_was_written_over_in_part() {
     let mut lane = Lane::new();
     let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
     form(&mut lane.ring, number, first, &[first], &[]);
     lane.ring.op_id = 600 * 256;
-    // So much is written home before its record, which has checksums only.
+    // So many bytes are written to a data file, and the record has checksums only.
     let blocks = (10..26).flat_map(|byte| vec![byte; BLOCK_BYTES]).collect();
     drop(write(&mut lane.ring, DATA.0, 4 * BLOCK, blocks).unwrap());
     for block in [4, 9, 10] {
@@ -101,7 +102,7 @@ fn a_learner_gets_what_is_left_of_a_record_that_was_written_over_in_part() {
     assert!(!lane.ring.branches.contains("a learner is compared from the beginning"));
 }
 
-/// It tells of them in several parts.
+/// The learner lists its entries in several portions.
 #[test]
 fn what_a_learner_has_far_more_than_the_leader_goes() {
     let mut ring = open(&storages());
@@ -126,7 +127,7 @@ fn what_a_learner_has_far_more_than_the_leader_goes() {
     ring.check();
 }
 
-/// A shard of so many blocks on both, and other bytes in all of them but one at the leader; the follower is left out.
+/// A shard of so many blocks on both replicas, which differs in all blocks but one. The follower is left out.
 fn left_out(blocks: u32) -> Lane {
     let mut lane = Lane::new();
     let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
@@ -138,13 +139,14 @@ fn left_out(blocks: u32) -> Lane {
             drop(write(&mut lane.ring, DATA.0, part * 8 * BLOCK, bytes).unwrap());
         });
     }
-    // Between others, a hole.
+    // A hole between other blocks.
     allocate(&mut lane.ring, DATA.0, 3 * BLOCK, BLOCK, Fill::Nothing).unwrap();
     outgrow_journals(&mut lane.ring);
     lane
 }
 
-/// It learns, and is to be compared, as soon as healing is allowed. -> also the count of the leader's stamp before.
+/// The follower learns, and is to be compared as soon as healing is allowed. Also returns the count of the leader's
+/// stamp before.
 fn differing(blocks: u32) -> (Lane, u64) {
     let mut lane = left_out(blocks);
     let before = lane.held(lane.leader).0.count;
@@ -158,7 +160,7 @@ fn learns(lane: &mut Lane) {
     form(&mut lane.ring, number, first, &[first], &[second]);
 }
 
-/// All of it at once, from now on; then it is a member, and both hold the same.
+/// Allows healing without limit. The learner becomes a member, and both replicas hold the same.
 fn becomes_equal(lane: &mut Lane) {
     let (number, first, second) = (lane.leader.partition.0, lane.leader.brick.0, lane.follower.brick.0);
     lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1 << 20);
@@ -169,7 +171,7 @@ fn becomes_equal(lane: &mut Lane) {
     assert!(ours == theirs, "{:?} {:?}", ours.0, theirs.0);
 }
 
-/// Nobody may make it lead before (`hekate partition force`).
+/// The operator must not make it lead before (`hekate partition force`).
 #[test]
 fn who_is_being_compared_is_said_not_to_be_whole() {
     let (mut lane, _) = differing(64);
@@ -186,12 +188,12 @@ fn who_is_being_compared_is_said_not_to_be_whole() {
     assert!(!lane.ring.partitions[&lane.follower].is_being_healed());
 }
 
-/// What is sent of it is what is there by then, in its place.
+/// What is sent of the shard is what the leader has when it is sent.
 #[test]
 fn blocks_that_become_holes_while_a_shard_is_healed_are_holes_on_all() {
     let (mut lane, _) = differing(64);
     let number = lane.leader.partition.0;
-    // Until it is known which of them differ.
+    // Until it is known which blocks differ.
     while lane.held(lane.leader).0 != lane.held(lane.follower).0 || healing(&lane.ring, number)[0].sent == 0 {
         lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
         lane.ring.tick();
@@ -202,7 +204,7 @@ fn blocks_that_become_holes_while_a_shard_is_healed_are_holes_on_all() {
     becomes_equal(&mut lane);
 }
 
-/// Bricks go by the counts of stamps: what is not above the last synced one was synced.
+/// Bricks rely on the counts of stamps: a count that is not above the last synced one counts as synced.
 #[test]
 fn healing_gives_a_shard_a_greater_count_than_anybody_had() {
     let (mut lane, before) = differing(8);
@@ -213,7 +215,7 @@ fn healing_gives_a_shard_a_greater_count_than_anybody_had() {
     assert!(after.iter().all(|count| *count > before), "{after:?} {before}");
 }
 
-/// Shards that were being healed have the leader's stamps already, and not its bytes.
+/// Shards that were being healed have the leader's stamps and not all of its bytes.
 #[test]
 fn a_learner_that_dies_while_a_shard_is_healed_trusts_no_stamps_of_it() {
     let (mut lane, _) = differing(64);
@@ -231,7 +233,7 @@ fn a_learner_that_dies_while_a_shard_is_healed_trusts_no_stamps_of_it() {
     becomes_equal(&mut lane);
 }
 
-/// Its log is as long as the leader's was then, and no beginning of it.
+/// The learner's log is as long as the leader's was then, and not a beginning of it.
 #[test]
 fn a_record_that_only_the_old_leader_had_is_undone_though_others_have_come_since() {
     let mut lane = Lane::new();
@@ -252,10 +254,10 @@ fn a_record_that_only_the_old_leader_had_is_undone_though_others_have_come_since
     lane.check_even([5, 1, 1, 1]);
     let left = ShardId { data, ..shard() };
     let left = [leader, follower].map(|at| lane.ring.bricks[at.brick.0 as usize].shard(RING, left).unwrap());
-    assert_eq!(left, [None, None], "nobody was told of it");
+    assert_eq!(left, [None, None], "no client was told of it");
 }
 
-/// A hole cannot be made beside room that is reserved: the shard is made even once more.
+/// A hole cannot be punched beside reserved room, so the shard's healing begins again.
 #[test]
 fn a_shard_for_which_room_is_made_while_it_is_healed_becomes_equal() {
     let (mut lane, _) = differing(64);
@@ -267,7 +269,7 @@ fn a_shard_for_which_room_is_made_while_it_is_healed_becomes_equal() {
     becomes_equal(&mut lane);
 }
 
-/// After a power cut of all, who has just become a member may lead (rule 23), if it does not already.
+/// After a power cut of all machines a new member may lead (rule 23).
 #[test]
 fn who_becomes_a_member_has_what_it_was_given_on_stable_storage() {
     for leads in [false, true] {
@@ -287,7 +289,7 @@ fn who_becomes_a_member_has_what_it_was_given_on_stable_storage() {
     }
 }
 
-/// Its journal may be what the next leader begins with.
+/// The next leader may need its journal.
 #[test]
 fn who_is_left_out_keeps_its_journal_until_that_view_has_begun() {
     let mut lane = Lane::new();
@@ -302,7 +304,7 @@ fn who_is_left_out_keeps_its_journal_until_that_view_has_begun() {
     assert_eq!(stable(&lane), Sequence(u64::MAX));
 }
 
-/// More entries than one portion has, before the shard.
+/// More entries than a portion has, with keys before the shard's.
 fn entries_before(number: PartitionNumber) -> Vec<Change> {
     let position = number.first_position(COUNT);
     assert!(position.0 < shard().position().0);
@@ -311,14 +313,14 @@ fn entries_before(number: PartitionNumber) -> Vec<Change> {
     (0..600).map(|entry| Change::Put { key: key(entry), value: bytes(7, 8) }).collect()
 }
 
-/// One step of healing; then no more.
+/// Allows one step of healing, and no more.
 fn step(lane: &mut Lane) {
     lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
     lane.ring.tick();
     lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(0);
 }
 
-/// Else it would have the leader's stamp over its own bytes, and nobody looked at these.
+/// Otherwise the shard would have the leader's stamp over the learner's own bytes, and would not be compared.
 #[test]
 fn a_write_to_a_shard_that_has_yet_to_be_compared_makes_nothing_equal_that_is_not() {
     let mut lane = left_out(64);
@@ -339,18 +341,18 @@ fn a_write_to_a_shard_that_has_yet_to_be_compared_makes_nothing_equal_that_is_no
     becomes_equal(&mut lane);
 }
 
-/// The host's own.
+/// Makes a change of the host's.
 fn change(lane: &mut Lane, token: u64, changes: Vec<Change>) {
     let commit = Box::new(Commit { changes, ..Commit::default() });
     lane.ring.tell(lane.leader, Event::Change { token: Token(token), commit });
     assert_eq!(lane.ring.answers.get(&Token(token)), Some(&Ok(Reply::Done)));
 }
 
-/// What comes before the shard has grown since, so that a portion ends earlier than it did.
+/// The entries before the shard have grown since, so the portion ends earlier than the last time.
 #[test]
 fn a_shard_that_is_compared_once_more_takes_nothing_before_that() {
     let mut lane = left_out(64);
-    // With fewer blocks: no record about it fits what the learner has.
+    // The shard has fewer blocks, so that no record about it fits what the learner has.
     make_anew(&mut lane);
     learns(&mut lane);
     step(&mut lane);
@@ -358,7 +360,7 @@ fn a_shard_that_is_compared_once_more_takes_nothing_before_that() {
     lane.ring.tell(lane.leader, Event::Up { bricks: vec![lane.follower.brick] });
     let number = lane.leader.partition;
     change(&mut lane, 3, entries_before(number));
-    // It is fed that, and compared up to somewhere before the shard.
+    // The learner gets the records, and is compared up to a key before the shard.
     (0..2).for_each(|_| step(&mut lane));
     let stamp = Stamp { count: 2, ..lane.held(lane.leader).0 };
     let record = ShardRecord { stamp, length: 3 * BLOCK, home_blocks: 3, reserved_blocks: 0 };
@@ -366,7 +368,7 @@ fn a_shard_that_is_compared_once_more_takes_nothing_before_that() {
     becomes_equal(&mut lane);
 }
 
-/// The next leader does not know of it, and takes it for one that only lacks records.
+/// The next leader does not know of the request, and assumes that the learner lacks only records.
 #[test]
 fn a_learner_does_in_the_next_view_nothing_that_the_last_leader_asked_for() {
     let mut lane = Lane::new();
@@ -381,7 +383,8 @@ fn a_learner_does_in_the_next_view_nothing_that_the_last_leader_asked_for() {
     one_more(&mut lane, 2);
     form(&mut lane.ring, number, first, &[first, third], &[]);
     one_more(&mut lane, 3);
-    // The first one's journal has gone on, that of the third has all records, and that of who learns is full.
+    // The first replica's journal has discarded the records, the third has all of them, and the learner's journal is
+    // full.
     fill(&lane.ring.bricks[first as usize], lane.leader.partition);
     for brick in [first, second].map(|brick| &lane.ring.bricks[brick as usize]) {
         brick.retain_from(brick.end());

@@ -1,11 +1,12 @@
-//! Legs that come when what they are about is gone.
+//! Legs that arrive after what they are about was removed or changed.
 
 use super::drive::{begin, deliver_but, elsewhere, seed_of};
 use super::*;
 use crate::ops::tree::Tree;
 use crate::transactions::legs::UNDOING;
 
-/// A leg as the leader of another partition sends it, and what comes back. Nobody is asked whether its op is over.
+/// Sends a leg as the leader of another partition, and returns the outcomes. The driver is not asked whether the op has
+/// ended.
 pub(super) fn leg(ring: &mut TestRing, ways: (Address, Address), number: u16, leg: Leg) -> Vec<Outcome> {
     leg_of(ring, ways, 1 << 90, number, leg)
 }
@@ -27,8 +28,8 @@ pub(super) fn is_taken(outcomes: &[Outcome]) -> bool {
     matches!(outcomes, [Outcome::Taken { .. }])
 }
 
-/// It is moved, and removed at its new place before the leg comes: refused, the leg would be sent for ever, under the volume's hold on
-/// moves.
+/// The directory is moved, and removed at its new place before the leg arrives. If the leg were refused the driver
+/// would repeat it for ever, and all moves of directories in the volume would wait.
 #[test]
 fn the_parent_of_a_directory_that_is_gone_is_set_to_nothing() {
     let ring = open(&storages());
@@ -39,11 +40,10 @@ fn the_parent_of_a_directory_that_is_gone_is_set_to_nothing() {
     assert!(crate::transactions::legs::set_parent(&tree, &mut commit, gone, ROOT, Time(1)).is_ok());
     assert!(commit.changes.is_empty());
     crate::transactions::legs::set_parent(&tree, &mut commit, ROOT, ROOT, Time(1)).unwrap();
-    assert_eq!(commit.changes.len(), 1, "one that is there");
+    assert_eq!(commit.changes.len(), 1, "a directory that exists");
 }
 
-/// A chmod of a directory that an rmdir of another partition had closed showed it removed,
-/// and then the rmdir was undone.
+/// A chmod of a directory that an rmdir in another partition has closed must wait: the rmdir may still be undone.
 #[test]
 fn attributes_of_a_directory_that_may_be_removed_are_set_once_that_is_known() {
     let mut ring = open(&storages());
@@ -64,15 +64,15 @@ fn attributes_of_a_directory_that_may_be_removed_are_set_once_that_is_known() {
     let (ask, op) = (Ask { op_id: OpId(1), ..ring.ask() }, Op::Inode { op: InodeOp::SetAttr { inode, changes } });
     ring.tell(to, Event::Request { token: Token(1), ask, op });
     (0..3).for_each(|_| ring.tick());
-    assert_eq!(ring.answers.get(&Token(1)), None, "nobody knows yet");
+    assert_eq!(ring.answers.get(&Token(1)), None, "the end of the rmdir is not known yet");
     ring.tell(to, leg(crate::transactions::legs::UNDOING, Leg::ReopenDirectory { inode }));
     (0..20).for_each(|_| ring.tick());
     let Some(Ok(Reply::Node { attr, .. })) = ring.answers.get(&Token(1)) else { panic!("{:?}", ring.answers) };
     assert_eq!((attr.mode, attr.nlink), (0o700, 2));
 }
 
-/// The inode counts a link that is on its way, so it outlives its last name; who looks
-/// for the new one meanwhile waits, or a file would come back from nowhere.
+/// The inode counts a link in flight, so it outlives its last name. A lookup of the new name waits: otherwise a file
+/// would be gone and come back.
 #[test]
 fn a_name_that_is_being_linked_is_waited_for() {
     for spread in [1, 8] {
@@ -104,7 +104,7 @@ fn a_name_that_is_being_linked_is_waited_for() {
             assert_eq!(ring.partitions[&at].read(&around, &ring.ask(), &op), None, "{op:?}");
         }
         ring.tell(at, Event::Request { token: Token(2), ask: ring.ask(), op: looks });
-        assert_eq!(ring.answers.get(&Token(2)), None, "nobody knows yet");
+        assert_eq!(ring.answers.get(&Token(2)), None, "the end of the link is not known yet");
         ring.tell(ended.to, Event::Message(ended));
         (0..20).for_each(|_| ring.tick());
         assert!(matches!(ring.answers[&Token(1)], Ok(Reply::Node { .. })), "{:?}", ring.answers);
@@ -115,7 +115,7 @@ fn a_name_that_is_being_linked_is_waited_for() {
     }
 }
 
-/// Its answer was lost with a connection, and the driver sends it again.
+/// The answer was lost with a connection, and the driver sends the leg again.
 #[test]
 fn a_leg_that_comes_twice_is_answered_as_at_first() {
     let mut ring = open(&storages());
@@ -139,7 +139,7 @@ fn a_leg_that_comes_twice_is_answered_as_at_first() {
         Leg::HoldStub { dir: home },
         Leg::HoldMoves,
     ];
-    // Nobody looks whether it was made just now.
+    // Whether the inode was made just now does not matter here.
     let answer = |outcomes: Vec<Outcome>| match &outcomes[..] {
         [Outcome::Taken { reply: Reply::Node { attr, .. } }] => Reply::Node { attr: attr.clone(), created: false },
         [Outcome::Taken { reply }] => reply.clone(),
@@ -156,7 +156,7 @@ fn a_leg_that_comes_twice_is_answered_as_at_first() {
     assert_eq!(attr.nlink, 1, "undone once");
 }
 
-/// Two that move directories at the same time could move each below the other, and nobody would find them again.
+/// Two concurrent moves could put each directory below the other, where no path leads.
 #[test]
 fn directories_are_moved_by_one_op_of_the_volume_at_a_time() {
     let mut ring = open(&storages());
@@ -168,7 +168,7 @@ fn directories_are_moved_by_one_op_of_the_volume_at_a_time() {
     assert!(is_taken(&leg_of(&mut ring, ways, 2 << 90, 0, Leg::HoldMoves)));
 }
 
-/// Others find out by parents whether a directory would come to lie in itself.
+/// Other moves read parents to find out whether a directory would be moved below itself.
 #[test]
 fn directories_move_again_once_the_parent_of_the_last_one_is_set() {
     let mut ring = open(&storages());
@@ -202,7 +202,7 @@ fn directories_move_again_once_the_parent_of_the_last_one_is_set() {
     ring.check();
 }
 
-/// Whoever keeps a copy of a file, or of its attributes, goes by these.
+/// Clients that cache a file or its attributes rely on the change count and times.
 #[test]
 fn what_is_renamed_or_linked_over_partitions_has_changed() {
     let mut ring = open(&storages());

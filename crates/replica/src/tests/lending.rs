@@ -1,4 +1,5 @@
-//! Shards that are closed, or made even as another member has them, while others are at work; and learners that lack loose writes.
+//! Shards that are closed, or reconciled with a member's copy, during other events; and learners that lack loose
+//! writes.
 
 use super::fast::{BLOCK, DATA, FIRST, Lane, bytes, shard};
 use super::heal::{form, set_view};
@@ -8,7 +9,7 @@ fn loose(op_id: u64) -> Ask {
     Ask { loose: true, ..Lane::ask(FIRST, op_id) }
 }
 
-/// On the leader's lane.
+/// Writes through the leader.
 fn slow(lane: &mut Lane, op_id: u64, byte: u8) -> Result<Reply> {
     let bytes = bytes(byte, BLOCK_BYTES);
     let op = DataOp::WriteShard { data: DATA, index: 0, offset: 0, bytes, follow: None, fast: true };
@@ -19,7 +20,7 @@ fn slow(lane: &mut Lane, op_id: u64, byte: u8) -> Result<Reply> {
     reply
 }
 
-/// At one member.
+/// Sends a fast write to one replica.
 fn fast(lane: &mut Lane, to: Address, op_id: u64, block: u32, byte: u8) -> Result<Reply> {
     let (follow, term, bytes) = (lane.stamp, lane.term, bytes(byte, BLOCK_BYTES));
     let offset = block * BLOCK;
@@ -27,7 +28,7 @@ fn fast(lane: &mut Lane, to: Address, op_id: u64, block: u32, byte: u8) -> Resul
     lane.request_as(loose(op_id), to, op)
 }
 
-/// A shard that the session may write loosely.
+/// Opens a shard for loose writes of the session.
 fn open_loosely() -> Lane {
     let mut lane = Lane::new();
     for op in 2..10 {
@@ -38,7 +39,7 @@ fn open_loosely() -> Lane {
     panic!("it is never opened");
 }
 
-/// By all members.
+/// Sends a fast write to all members.
 fn fast_by_all(lane: &mut Lane, op_id: u64, block: u32, byte: u8) {
     for at in [lane.leader, lane.follower] {
         assert!(fast(lane, at, op_id, block, byte).is_ok());
@@ -51,7 +52,7 @@ fn is_marked(ring: &TestRing, at: Address) -> bool {
     ring.bricks[at.brick.0 as usize].get(&key).unwrap().is_some()
 }
 
-/// All but the other member's memory.
+/// The replica loses its power, with all that it has not synced. The other one keeps its memory.
 fn lose_power(lane: &mut Lane, at: Address) {
     let number = at.brick.0 as usize;
     let storage = lane.storages[number].after_power_cut();
@@ -70,21 +71,21 @@ fn lose_power(lane: &mut Lane, at: Address) {
     own().for_each(|address| lane.ring.tell(*address, Event::Up { bricks: bricks.clone() }));
 }
 
-/// Its log is the beginning of the leader's, and says nothing of what it has lost.
+/// The learner's log is the beginning of the leader's, and does not show what was lost.
 #[test]
 fn a_learner_that_lost_a_loose_write_gets_it_back() {
     for follows in [false, true] {
         let mut lane = open_loosely();
         lane.ring.bricks.iter().for_each(|brick| brick.sync(brick.end()).unwrap());
-        // The second says that the first is settled, so nobody lists that any more.
+        // The second write says that the first is settled, so no replica lists the first any more.
         fast_by_all(&mut lane, 1 << 16, 1, 7);
         fast_by_all(&mut lane, (1 << 16) + 256, 2, 8);
         let (follower, number) = (lane.follower, lane.leader.partition.0);
         lose_power(&mut lane, follower);
-        assert_eq!(lane.held(follower).1[BLOCK_BYTES], 1, "it is lost there");
+        assert_eq!(lane.held(follower).1[BLOCK_BYTES], 1, "the member has lost the write");
         form(&mut lane.ring, number, lane.leader.brick.0, &[lane.leader.brick.0], &[]);
         if follows {
-            // A record about the same shard comes after it.
+            // A later record is about the same shard.
             let _ = lane.slow(super::fast::SECOND, 256, 3 * BLOCK, bytes(9, BLOCK_BYTES)).unwrap();
         }
         form(&mut lane.ring, number, lane.leader.brick.0, &[lane.leader.brick.0], &[follower.brick.0]);
@@ -94,7 +95,7 @@ fn a_learner_that_lost_a_loose_write_gets_it_back() {
     }
 }
 
-/// Who comes back after that is fed the log alone, which is quick.
+/// A replica that comes back after that gets records only, which is fast.
 #[test]
 fn the_note_goes_when_nobody_writes_and_stays_while_somebody_is_missing() {
     let mut lane = open_loosely();
@@ -105,7 +106,7 @@ fn the_note_goes_when_nobody_writes_and_stays_while_somebody_is_missing() {
     (alone.whole, alone.epoch) = (false, Epoch(alone.epoch.0 + 1));
     set_view(&mut lane.ring, number, alone);
     (0..20).for_each(|_| lane.ring.tick());
-    assert!(is_marked(&lane.ring, leader), "the other one may lack what it had");
+    assert!(is_marked(&lane.ring, leader), "the other replica may lack what it had");
     form(&mut lane.ring, number, leader.brick.0, &[leader.brick.0], &[follower.brick.0]);
     (0..50).for_each(|_| lane.ring.tick());
     form(&mut lane.ring, number, leader.brick.0, &[leader.brick.0, follower.brick.0], &[]);
@@ -115,7 +116,8 @@ fn the_note_goes_when_nobody_writes_and_stays_while_somebody_is_missing() {
     assert!(lane.listed(leader) == lane.listed(follower) && shard().index == 0);
 }
 
-/// Replicas of three bricks; the third one lists a write that the others have not, and learns. -> it
+/// A ring on three bricks, where the third replica lists a write that the others lack, and learns. Returns the third
+/// replica.
 fn a_learner_lists(lane: &mut Lane) -> Address {
     let (l, f) = (lane.leader.brick.0, lane.follower.brick.0);
     let t = 3 - l - f;
@@ -140,7 +142,7 @@ fn what_is_lent_is_not_put_over_a_write_that_came_meanwhile() {
         let mut lane = Lane::new();
         let third = a_learner_lists(&mut lane);
         let (leader, follower, number) = (lane.leader, lane.follower, lane.leader.partition.0);
-        // Nobody is heard by the third.
+        // No message reaches the third replica.
         lane.ring.held_back = Some((third, Vec::new()));
         form(&mut lane.ring, number, leader.brick.0, &[leader.brick.0, follower.brick.0], &[third.brick.0]);
         assert!(lane.ring.partitions[&leader].serves());
@@ -150,12 +152,12 @@ fn what_is_lent_is_not_put_over_a_write_that_came_meanwhile() {
                 lane.storages[leader.brick.0 as usize].open(&hekate_brick::data_file_path(shard()), false).unwrap();
             file.write_at(&[&[9; 100]], BLOCK_BYTES as u64).unwrap();
         }
-        // It is heard now, and what goes to the follower is on its way for a while.
+        // Messages reach the third replica again, and those to the follower are held back.
         let (_, to_third) = lane.ring.held_back.replace((follower, Vec::new())).unwrap();
         to_third.into_iter().for_each(|envelope| lane.ring.handle(third, Event::Message(envelope)));
         lane.ring.deliver();
         (0..2).for_each(|_| lane.ring.tick());
-        // A write of somebody: block 0, which nobody has lost.
+        // A write to block 0, which no replica has lost.
         let op = DataOp::WriteShard {
             data: DATA,
             index: 0,
@@ -178,14 +180,14 @@ fn what_is_lent_is_not_put_over_a_write_that_came_meanwhile() {
     }
 }
 
-/// Shards that are due one after the other, while a sync takes longer than the time between two of them.
+/// Shards become due one after the other, while a sync takes longer than the time between two of them.
 #[test]
 fn a_shard_is_closed_though_others_are_due_all_the_time() {
     let mut lane = open_loosely();
     fast_by_all(&mut lane, 1 << 16, 1, 7);
     let (leader, follower) = (lane.leader, lane.follower);
     let open_another = |lane: &mut Lane, number: u128| {
-        // The same partition: the same upper half of the id, index 0.
+        // The same partition: the upper half of the id and the index are the same.
         let data = DataId(DATA.0 + (number << 8));
         let shard = ShardId { volume: VOLUME, data, index: 0 };
         if shard.position().partition(COUNT) != leader.partition {
@@ -218,7 +220,7 @@ fn a_shard_is_closed_though_others_are_due_all_the_time() {
     };
     let others: Vec<ShardId> = (1..200).filter_map(|number| open_another(&mut lane, number)).take(20).collect();
     assert!(others.len() >= 10, "{}", others.len());
-    // Somebody else writes the first one: it is to be closed, and a sync of the follower is on its way.
+    // Another session writes the first shard, so that is to be closed, and a sync of the follower is in flight.
     lane.ring.held_back = Some((follower, Vec::new()));
     let second = |data, token: u64| {
         let op =
@@ -228,7 +230,7 @@ fn a_shard_is_closed_though_others_are_due_all_the_time() {
     lane.ring.tell(leader, second(DATA, 1000));
     let mut rounds = 0;
     for (number, other) in others.iter().enumerate() {
-        // The same with another shard, before the sync is over.
+        // Another shard becomes due before the sync has ended.
         lane.ring.tell(leader, second(other.data, 1001 + number as u64));
         let held = std::mem::take(&mut lane.ring.held_back.as_mut().unwrap().1);
         held.into_iter().for_each(|envelope| lane.ring.handle(follower, Event::Message(envelope)));

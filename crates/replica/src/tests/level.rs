@@ -31,14 +31,14 @@ fn other_than(bricks: &[BrickId]) -> BrickId {
     (0..u128::from(BRICKS)).map(BrickId).find(|brick| !bricks.contains(brick)).unwrap()
 }
 
-/// What is said to this one from now on waits no more.
+/// Delivers what was held back.
 fn let_go(ring: &mut TestRing) {
     let (_, held) = ring.held_back.take().unwrap();
     ring.queue.extend(held);
     ring.deliver();
 }
 
-/// An event, and what is said then. -> what is to be synced, which is not done
+/// Handles an event and the messages that follow. Returns the syncs, which are not done.
 fn but_syncs(ring: &mut TestRing, at: Address, event: Event) -> Vec<SyncJob> {
     let around = TestRing::around(&ring.bricks, &ring.views, at, ring.clock);
     let mut out = Out::default();
@@ -48,7 +48,7 @@ fn but_syncs(ring: &mut TestRing, at: Address, event: Event) -> Vec<SyncJob> {
     out.syncs
 }
 
-/// A sync that the leader asks of its member, and that is not done there.
+/// A sync that the leader asks of its member, and that the member does not do.
 fn kept_sync(ring: &mut TestRing, (leader, member): (Address, Address), token: Token) -> SyncJob {
     ring.held_back = Some((member, Vec::new()));
     ring.tell(leader, Event::Sync { token, shards: Vec::new(), own: false });
@@ -57,7 +57,7 @@ fn kept_sync(ring: &mut TestRing, (leader, member): (Address, Address), token: T
     jobs.next().unwrap()
 }
 
-/// Its disk keeps what was synced, and its server comes back; nobody has decided on another view.
+/// The brick keeps what was synced, and its server comes back before another view was formed.
 fn lose_power(ring: &mut TestRing, storages: &[MemoryStorage], brick: BrickId) {
     let (journal_segments, segment_bytes, index_cache_bytes, reserve_bytes) = (4, 512 << 10, 1 << 20, 0);
     let settings = BrickSettings { journal_segments, segment_bytes, index_cache_bytes, reserve_bytes };
@@ -72,7 +72,7 @@ fn lose_power(ring: &mut TestRing, storages: &[MemoryStorage], brick: BrickId) {
     (0..10).for_each(|_| ring.tick());
 }
 
-/// Both ends are linked anew before either has noticed that they were not.
+/// Both ends are connected again before either has noticed the loss of the connection.
 #[test]
 fn what_is_lost_with_a_connection_is_sent_again_on_the_next() {
     let mut ring = open(&storages());
@@ -88,7 +88,7 @@ fn what_is_lost_with_a_connection_is_sent_again_on_the_next() {
     ring.check();
 }
 
-/// Else an fsync is answered never.
+/// Otherwise an fsync is never answered.
 #[test]
 fn a_sync_is_asked_again_of_who_comes_back_and_not_of_who_is_left_out() {
     for comes_back in [true, false] {
@@ -115,7 +115,7 @@ fn a_sync_is_asked_again_of_who_comes_back_and_not_of_who_is_left_out() {
     }
 }
 
-/// Two leaders made different records under one number: whichever is taken, somebody was told of the other.
+/// Two leaders made different records with one sequence. Whichever is kept, a client was told of the other.
 #[test]
 fn logs_of_which_none_is_the_beginning_of_the_other_are_not_served() {
     for leaders in [1, 2] {
@@ -139,7 +139,7 @@ fn logs_of_which_none_is_the_beginning_of_the_other_are_not_served() {
     }
 }
 
-/// Else it is served never; and what it had room for must be counted once.
+/// Otherwise the partition is never served. What the leader had room for must be counted once.
 #[test]
 fn a_leader_without_room_for_what_it_fetches_goes_on_when_there_is_some() {
     let mut lane = Lane::new();
@@ -166,7 +166,7 @@ fn a_leader_without_room_for_what_it_fetches_goes_on_when_there_is_some() {
     lane.check_even([4, 1, 1, 1]);
 }
 
-/// What the leader sent it is not sent again.
+/// The leader does not send again what it has sent.
 #[test]
 fn a_member_forgets_nothing_of_its_leader_for_the_connection_of_another_brick() {
     let mut ring = open(&storages());
@@ -188,7 +188,7 @@ fn a_member_forgets_nothing_of_its_leader_for_the_connection_of_another_brick() 
     syncs.iter().for_each(|token| assert_eq!(ring.answers.remove(token), Some(Ok(Reply::Done))));
 }
 
-/// Its brick waits for that before it gives journal back; without, it takes no records any more.
+/// Its brick discards journal up to there. Otherwise the journal fills up and the member appends no more records.
 #[test]
 fn a_member_gets_what_it_has_made_stable_everywhere() {
     let mut ring = open(&storages());
@@ -203,7 +203,8 @@ fn a_member_gets_what_it_has_made_stable_everywhere() {
     assert_eq!(ring.partitions[&leader].stable(), last);
 }
 
-/// A leader that was started anew counts its questions from the beginning: what was synced for an earlier one it would take for what it asks.
+/// A leader that was started again numbers its syncs from the beginning: the end of an earlier leader's sync would be
+/// taken for the end of one of its own.
 #[test]
 fn a_member_answers_no_sync_that_an_earlier_life_of_its_leader_asked_for() {
     let mut ring = open(&storages());
@@ -220,7 +221,7 @@ fn a_member_answers_no_sync_that_an_earlier_life_of_its_leader_asked_for() {
     assert!(!held.iter().any(|sent| matches!(sent.message, Message::Synced { .. })), "{held:?}");
 }
 
-/// Who asks the wrong one is not left waiting.
+/// A client that asks the wrong replica must not wait for ever.
 #[test]
 fn a_member_that_does_not_lead_answers_that() {
     let mut ring = open(&storages());
@@ -237,7 +238,7 @@ fn a_member_that_does_not_lead_answers_that() {
     }
 }
 
-/// The coordinator may not have heard it; until it has recorded it, nobody is answered.
+/// The coordinator may not have received it, and no client is answered until it has recorded the view.
 #[test]
 fn that_a_view_may_begin_is_told_until_it_has() {
     let mut ring = open(&storages());
@@ -255,7 +256,7 @@ fn that_a_view_may_begin_is_told_until_it_has() {
     assert!(ring.opens.is_empty() && ring.partitions[&leader].serves());
 }
 
-/// It may be asked by a leader that has heard it already.
+/// The leader, which knows that the view has begun, may ask the member before.
 #[test]
 fn a_member_that_hears_late_that_its_view_has_begun_forgets_nothing() {
     let mut ring = open(&storages());
@@ -274,7 +275,8 @@ fn a_member_that_hears_late_that_its_view_has_begun_forgets_nothing() {
     assert_eq!(ring.answers.remove(&Token(3)), Some(Ok(Reply::Done)));
 }
 
-/// Those who were asked then have answered; who is in this view and was not heard yet may lack all (rule 15).
+/// The members of the earlier view have answered. A member of this view that has not answered may lack all records
+/// (rule 15).
 #[test]
 fn that_an_earlier_view_may_begin_says_nothing_of_the_next() {
     let mut ring = open(&storages());
@@ -312,7 +314,7 @@ fn that_an_earlier_view_may_begin_says_nothing_of_the_next() {
     assert_eq!(ring.opens, BTreeSet::from([(leader.partition, epoch)]));
 }
 
-/// What a view says of a brick it says of one life of it: in the next, what was acknowledged may be gone.
+/// A view names one incarnation of a brick. Another incarnation may lack what was acknowledged.
 #[test]
 fn who_has_lost_its_power_neither_leads_nor_follows_until_it_is_healed() {
     for leads in [true, false] {
@@ -334,7 +336,7 @@ fn who_has_lost_its_power_neither_leads_nor_follows_until_it_is_healed() {
     }
 }
 
-/// Else the end of one is taken for that of another, which is answered too early or never.
+/// Otherwise the end of one sync is taken for that of another, which is answered too early or never.
 #[test]
 fn no_two_syncs_have_one_ticket() {
     let mut ring = open(&storages());
@@ -348,7 +350,7 @@ fn no_two_syncs_have_one_ticket() {
     assert!([3, 5].iter().all(|token| ring.answers[&Token(*token)] == Ok(Reply::Done)));
 }
 
-/// The host has yet to end that one.
+/// The host has not ended that sync yet.
 #[test]
 fn a_sync_of_the_view_before_ends_none_of_this_one() {
     let mut ring = open(&storages());
@@ -367,7 +369,7 @@ fn a_sync_of_the_view_before_ends_none_of_this_one() {
     assert_eq!(ring.answers.len(), 50);
 }
 
-/// What it has answered goes with it (modes `async` and `bypass`).
+/// What it has acknowledged is lost with its brick (modes `async` and `bypass`).
 #[test]
 fn a_leader_that_answers_alone_is_not_far_ahead() {
     let mut ring = open(&storages());

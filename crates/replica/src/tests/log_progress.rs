@@ -1,4 +1,4 @@
-//! What a leader tells of its members to who looks in.
+//! The progress of members that a leader reports.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn a_member_that_is_behind_is_told_of_with_what_it_lacks() {
         let op = Op::Inode { op: InodeOp::SetAttr { inode: file.id, changes } };
         let ask = Ask { op_id: OpId(count), ..ring.ask() };
         ring.tell(leader, Event::Request { token: Token(count), ask, op });
-        assert_eq!(told(&ring), (Some(count), count, true), "it has not said that it holds them");
+        assert_eq!(told(&ring), (Some(count), count, true), "the member has not acknowledged them");
     }
     let (_, held) = ring.held_back.take().unwrap();
     ring.queue.extend(held);

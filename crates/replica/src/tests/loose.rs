@@ -1,4 +1,4 @@
-//! Fast writes that need not be on stable storage, and members that lose their power (rules L18 to L22).
+//! Fast writes that need not be on stable storage, and members that lose power (rules L18 to L22).
 
 use super::closing::beside;
 use super::fast::{BLOCK, FIRST, Lane, SECOND, bytes, shard};
@@ -13,18 +13,18 @@ fn key(lane: &Lane) -> Key {
     Key::loose(RING, lane.leader.partition.first_position(COUNT))
 }
 
-/// Whether the leader and the follower have the note.
+/// Whether the leader and the follower have the marker.
 fn noted(lane: &Lane) -> [bool; 2] {
     [lane.leader, lane.follower].map(|at| lane.ring.bricks[at.brick.0 as usize].get(&key(lane)).unwrap().is_some())
 }
 
-/// On the leader's lane, to another shard of the partition: the note goes with it.
+/// A write through the leader to another shard of the partition, whose record sets the marker.
 fn note(lane: &Lane) -> DataOp {
     let (data, bytes) = (beside(lane), bytes(9, BLOCK_BYTES));
     DataOp::WriteShard { data, index: 0, offset: 0, bytes, follow: None, fast: true }
 }
 
-/// A lane whose first session asks for nothing on stable storage; what it begins with is there.
+/// A lane whose first session asks for no stable storage. Its initial contents are on stable storage.
 fn loose_lane() -> Lane {
     let mut lane = Lane::new();
     let token = Token(55);
@@ -37,7 +37,7 @@ fn loose_lane() -> Lane {
     lane
 }
 
-/// Two writes on both members: the first is listed by nobody any more.
+/// Two writes on both members. No replica lists the first any more.
 fn write_two(lane: &mut Lane) {
     for (op, block) in [(512, 0), (768, 1)] {
         for at in [lane.leader, lane.follower] {
@@ -79,12 +79,12 @@ fn loses_power_and_comes_back(lane: &mut Lane) {
     comes_back(lane);
 }
 
-/// As whoever leads next goes by it (rule L21).
+/// The next leader relies on the marker (rule L21).
 #[test]
 fn a_loose_write_is_refused_until_all_members_have_the_note() {
     let mut lane = Lane::new();
     lane.loose = true;
-    assert!(conflicts(&lane.fast(lane.leader, 512, 0, bytes(2, BLOCK_BYTES))), "nobody has it");
+    assert!(conflicts(&lane.fast(lane.leader, 512, 0, bytes(2, BLOCK_BYTES))), "no replica has the marker");
     lane.ring.held_back = Some((lane.follower, Vec::new()));
     let event = |lane: &Lane, op_id| {
         let ask = Ask { loose: true, ..Lane::ask(FIRST, op_id) };
@@ -93,7 +93,7 @@ fn a_loose_write_is_refused_until_all_members_have_the_note() {
     let first = event(&lane, 257);
     lane.ring.tell(lane.leader, first);
     assert_eq!(noted(&lane), [true, false]);
-    assert!(conflicts(&lane.fast(lane.leader, 512, 0, bytes(2, BLOCK_BYTES))), "the leader has it");
+    assert!(conflicts(&lane.fast(lane.leader, 512, 0, bytes(2, BLOCK_BYTES))), "the leader has the marker");
     let (_, held) = lane.ring.held_back.take().unwrap();
     lane.ring.queue.extend(held);
     lane.ring.deliver();
@@ -110,7 +110,7 @@ fn a_loose_write_is_refused_until_all_members_have_the_note() {
     assert_eq!(noted(&lane), [false, false]);
 }
 
-/// It costs whoever comes back a comparison.
+/// While the marker is set, each replica that comes back is compared, which takes longer.
 #[test]
 fn the_note_is_made_for_loose_writes_only_and_goes_with_the_last() {
     let mut lane = Lane::new();
@@ -134,14 +134,14 @@ fn the_note_is_made_for_loose_writes_only_and_goes_with_the_last() {
     assert_eq!(noted(&lane), [false, false]);
 }
 
-/// Without the note its log would be the beginning of the leader's (rule L19).
+/// Without the marker the member's log would be the beginning of the leader's (rule L19).
 #[test]
 fn what_a_member_loses_with_its_power_it_gets_again() {
     for is_at_rest in [false, true] {
         let mut lane = loose_lane();
         write_two(&mut lane);
         if is_at_rest {
-            // The shard is closed, the note goes: only the log is left (rules L18, L22).
+            // The shard is closed and the marker removed: only the log is left (rules L18, L22).
             (0..15).for_each(|_| lane.ring.tick());
         }
         assert_eq!(noted(&lane), [!is_at_rest, !is_at_rest]);
@@ -152,7 +152,7 @@ fn what_a_member_loses_with_its_power_it_gets_again() {
     }
 }
 
-/// Else its record would follow, on the disk of a member, not what it followed at the leader (rule L18).
+/// Otherwise the leader's record would not follow on a member's disk what it followed at the leader (rule L18).
 #[test]
 fn a_shard_is_closed_once_all_members_have_synced_its_loose_writes() {
     for is_loose in [true, false] {
@@ -169,12 +169,12 @@ fn a_shard_is_closed_once_all_members_have_synced_its_loose_writes() {
         assert_eq!((now == before, syncs), if is_loose { (true, 1) } else { (false, 0) }, "{held:?}");
         lane.ring.queue.extend(held);
         lane.ring.deliver();
-        assert!(!lane.listed(lane.follower), "it is closed, and even");
+        assert!(!lane.listed(lane.follower), "the shard is closed and reconciled");
         lane.check_even([2, 3, 1, 1]);
     }
 }
 
-/// What was synced for the first says nothing of what is written to the other meanwhile.
+/// The sync for the first shard does not cover later writes to the second.
 #[test]
 fn a_shard_that_is_written_loosely_while_another_is_synced_is_synced_as_well() {
     let mut lane = loose_lane();
@@ -208,7 +208,8 @@ fn a_shard_that_is_written_loosely_while_another_is_synced_is_synced_as_well() {
     lane.check_even([2, 3, 1, 1]);
 }
 
-/// What members list is not all that they may lack: the record that evens it would follow, on one of their disks, something else.
+/// Members may lack more than what they list. A record that reconciles a list would follow something else on the disk
+/// of one of them.
 #[test]
 fn a_leader_that_begins_anew_has_all_synced_before_it_evens_what_they_list() {
     let mut lane = loose_lane();
@@ -227,12 +228,12 @@ fn a_leader_that_begins_anew_has_all_synced_before_it_evens_what_they_list() {
     }
     assert_eq!(evened, 1);
     lane.ring.rest();
-    assert_eq!(noted(&lane), [false, false], "it has found the note");
+    assert_eq!(noted(&lane), [false, false], "the leader has found the marker");
     loses_power_and_comes_back(&mut lane);
     lane.check_even([2, 3, 1, 1]);
 }
 
-/// Of two that lost something else nobody knows what; so one decides (rule L20).
+/// Two replicas may have lost different writes, and no list names them, so one copy is kept (rule L20).
 #[test]
 fn a_view_without_memory_is_to_have_one_member_if_there_were_loose_writes() {
     for is_loose in [true, false] {
@@ -268,9 +269,9 @@ fn a_view_without_memory_is_to_have_one_member_if_there_were_loose_writes() {
         let alone = View::new(Epoch(epoch.0 + 1), leader.brick, vec![member(first)]);
         set_view(&mut lane.ring, number, View { forgetful: true, opened: false, ..alone.clone() });
         (0..20).for_each(|_| lane.ring.tick());
-        assert!(lane.ring.opens.contains(&(leader.partition, alone.epoch)), "who is alone begins");
+        assert!(lane.ring.opens.contains(&(leader.partition, alone.epoch)), "the view of one member begins");
         set_view(&mut lane.ring, number, View { forgetful: true, ..alone });
-        assert_ne!(lane.held(leader).1, lane.held(follower).1, "the other one kept more");
+        assert_ne!(lane.held(leader).1, lane.held(follower).1, "the other replica kept more");
         form(&mut lane.ring, number, first, &[first], &[second]);
         heal(&mut lane.ring, number);
         assert!(healing(&lane.ring, number)[0].whole);

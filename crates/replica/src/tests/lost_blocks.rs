@@ -1,4 +1,4 @@
-//! Blocks that power cuts took from some of three members: from whom the leader gets them.
+//! Blocks that power cuts took from some of three members, and the members from which the leader reads them.
 
 use crate::*;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use std::sync::Arc;
 
-/// What a member with an empty disk says that it may take.
+/// The room that a member with an empty disk reports.
 pub(super) const MUCH_ROOM: Amount = Amount { bytes: 1 << 30, files: 1 << 20 };
 
 const RING: RingId = RingId(1);
@@ -16,7 +16,7 @@ const NUMBER: PartitionNumber = PartitionNumber(0);
 const SHARD: ShardId = ShardId { volume: VolumeId(1), data: DataId(7), index: 0 };
 const LOST: BlockAt = BlockAt { shard: SHARD, block: 0 };
 
-/// The leader, brick 0, in memory; its members 1 and 2 are the test.
+/// The leader, brick 0, in memory. The test acts as its members 1 and 2.
 pub(super) struct Led {
     storage: MemoryStorage,
     brick: Brick,
@@ -29,7 +29,7 @@ fn block(of: u8) -> Bytes {
 }
 
 impl Led {
-    /// It has one shard of one block, and has lost that block.
+    /// A leader that has one shard of one block, and has lost the block.
     pub(super) fn new() -> Self {
         Self::having_lost(vec![LOST])
     }
@@ -61,14 +61,14 @@ impl Led {
         Self { storage, brick, views, leader }
     }
 
-    /// -> what it sends.
+    /// Returns the messages that the leader sends.
     pub(super) fn handle(&mut self, event: Event) -> Vec<Envelope> {
         let (around, mut out) = (Around { brick: &self.brick, views: &self.views, now: Time(1) }, Out::default());
         self.leader.handle(event, &around, &mut out);
         out.sends
     }
 
-    /// -> whom it asks for the block.
+    /// Returns the members that the leader asks for the block.
     fn tell(&mut self, event: Event) -> Vec<BrickId> {
         let asked = |sent: Envelope| (sent.message == Message::ReadBlock { at: LOST }).then_some(sent.to.brick);
         self.handle(event).into_iter().filter_map(asked).collect()
@@ -92,7 +92,7 @@ impl Led {
         Message::Position { epoch, sequence, room, lost, heal: None, lists }
     }
 
-    /// All members have come, with all records and all blocks, as they say.
+    /// All members come with all records, and report that they have all blocks.
     fn levelled(&mut self) -> Vec<BrickId> {
         self.tell(Event::Start);
         [self.hear(1, Self::position(Vec::new())), self.hear(2, Self::position(Vec::new()))].concat()
@@ -102,7 +102,7 @@ impl Led {
         self.brick.read_shard(RING, SHARD, 0, 1).unwrap()[0]
     }
 
-    /// Records of the log after the first.
+    /// The number of records in the log after the first.
     fn settled(&self) -> usize {
         self.brick.records_since(RING, NUMBER, Sequence(1)).unwrap().all().unwrap().len()
     }
@@ -112,7 +112,7 @@ impl Led {
 fn a_lost_block_is_asked_of_every_member() {
     let mut led = Led::new();
     assert_eq!(led.levelled(), [BrickId(1)]);
-    assert_eq!(led.answers(1, None), [BrickId(2)], "it was fed the record without the bytes");
+    assert_eq!(led.answers(1, None), [BrickId(2)], "the member was sent the record without the bytes");
     assert_eq!((led.settled(), led.answers(2, Some(block(5)))), (0, vec![]));
     assert_eq!(led.content(), 5);
 }
@@ -125,7 +125,7 @@ fn a_member_that_says_twice_that_it_lacks_a_block_does_not_speak_for_the_others(
     led.answers(1, None);
     led.answers(1, None);
     (0..3).for_each(|_| drop(led.tell(Event::Tick)));
-    assert_eq!((led.settled(), led.content()), (0, 9), "nothing is decided");
+    assert_eq!((led.settled(), led.content()), (0, 9), "nothing is reconciled");
     led.answers(2, Some(block(5)));
     assert_eq!(led.content(), 5);
 }
@@ -136,7 +136,7 @@ fn what_no_member_has_is_zeros() {
     led.levelled();
     led.answers(1, None);
     led.answers(2, None);
-    // That no write counts as done by its slot alone comes first; then all are asked once more.
+    // First a record clears the slots, so that no write counts as done by its slot alone. Then all are asked again.
     led.tell(Event::Tick);
     led.answers(1, None);
     led.answers(2, None);
@@ -154,7 +154,7 @@ fn what_no_member_has_is_zeros_though_nobody_is_heard_twice() {
     assert_eq!((led.settled(), led.content()), (1, 0));
 }
 
-/// It may be that of a write whose bytes are gone: who repeats it has it done again.
+/// The slot may be that of a write whose bytes are lost: a client that repeats it has it done again.
 #[test]
 fn no_slot_says_that_a_write_is_done_once_all_have_lost_some_bytes() {
     let mut led = Led::new();
@@ -180,12 +180,16 @@ fn what_a_member_has_lost_it_gets_from_the_leader() {
     led.tell(Event::Start);
     assert_eq!([led.hear(1, Led::position(vec![LOST])), led.hear(2, Led::position(Vec::new()))].concat(), []);
     let records = led.brick.records_since(RING, NUMBER, Sequence(1)).unwrap().all().unwrap();
-    // With a greater count: bricks take what is not above the last synced one for synced.
-    let brings = |change: &Change| matches!(change, Change::WriteBlocks { bytes, record, .. } if *bytes == block(9) && record.stamp.count > 1);
+    // The count is greater: bricks take a count that is not above the last synced one for synced.
+    let brings = |change: &Change| {
+        let Change::WriteBlocks { bytes, record, .. } = change else { return false };
+        *bytes == block(9) && record.stamp.count > 1
+    };
     assert!(records.iter().any(|entry| entry.record.changes.iter().any(brings)), "{records:?}");
 }
 
-/// A member comes back while another one is fed: what is settled would be over a record that this one lacks.
+/// A member comes back while another one is sent records: the record that reconciles the block would come before one
+/// that this member lacks.
 #[test]
 fn a_lost_block_is_settled_once_all_members_have_all_records() {
     let mut led = Led::new();
@@ -196,12 +200,12 @@ fn a_lost_block_is_settled_once_all_members_have_all_records() {
     led.tell(Event::Up { bricks: vec![BrickId(1)] });
     assert_eq!(led.hear(1, Led::position(Vec::new())), []);
     let held = Message::Held { sequence: Sequence(1), room };
-    assert_eq!(led.hear(2, held), [BrickId(1)], "it is asked for");
+    assert_eq!(led.hear(2, held), [BrickId(1)], "the block is asked for");
     led.answers(1, Some(block(5)));
     assert_eq!(led.content(), 5);
 }
 
-/// Who had lost it dies before that is settled: in the next view nobody lacks it.
+/// The member that had lost the block dies before the block is reconciled. In the next view no member lacks it.
 #[test]
 fn what_a_member_had_lost_the_leader_has_still() {
     let mut led = Led::having_lost(Vec::new());
@@ -216,7 +220,7 @@ fn what_a_member_had_lost_the_leader_has_still() {
     assert_eq!(led.content(), 9);
 }
 
-/// Else the partition is never served.
+/// Otherwise the partition is never served.
 #[test]
 fn a_lost_block_for_which_there_is_no_room_is_asked_for_again() {
     let mut led = Led::new();
@@ -230,7 +234,8 @@ fn a_lost_block_for_which_there_is_no_room_is_asked_for_again() {
     assert_eq!(led.content(), 5);
 }
 
-/// The leader, alone, was fed the record by one that had lost its bytes (rule L20): the learner would be stuck at that block for ever.
+/// The leader, alone in its view, was sent the record by a replica that had lost its bytes (rule L20): the learner
+/// would be stuck at that block for ever.
 #[test]
 fn what_a_learner_has_lost_and_the_leader_cannot_read_is_zeros() {
     let mut led = Led::having_lost(Vec::new());
@@ -249,7 +254,7 @@ fn what_a_learner_has_lost_and_the_leader_cannot_read_is_zeros() {
     assert_eq!(led.content(), 0);
 }
 
-/// Else the brick's life counts as settled, and after a restart nobody asks for the block.
+/// Otherwise the brick counts the block as reconciled, and no leader asks for it after a restart.
 #[test]
 fn members_have_agreed_on_a_lost_block_once_all_have_it() {
     let mut led = Led::new();
@@ -258,7 +263,7 @@ fn members_have_agreed_on_a_lost_block_once_all_have_it() {
     led.answers(1, Some(block(5)));
     let sequence = led.brick.position(RING, NUMBER).sequence;
     led.hear(1, Message::Held { sequence, room: MUCH_ROOM });
-    assert!(!led.leader.has_settled_lost(), "one lacks it");
+    assert!(!led.leader.has_settled_lost(), "a member lacks it");
     led.hear(2, Message::Held { sequence, room: MUCH_ROOM });
     assert!(led.leader.has_settled_lost());
 }

@@ -1,4 +1,5 @@
-//! A brick has lost records that others gave back since: nobody goes by it, and what the others have stays.
+//! A brick that has lost records which other journals have discarded. It does not lead, and the other members' data
+//! stays.
 
 use super::heal::{form, heal, outgrow_journals, set_view, write};
 use super::*;
@@ -6,12 +7,13 @@ use hekate_proto::map::Member;
 
 const DATA: std::ops::Range<u128> = 10..18;
 
-/// The brick that has lost records; not the first, which is what a list says that is made up.
+/// The brick that has lost records. It is not brick 0, which a default value would name.
 const OLDER: u32 = 1;
 
 const SEGMENT_BYTES: u64 = 512 << 10;
 
-/// Brick `OLDER` is as it was before the others' journals went on, in views without memory or with it.
+/// A ring in which brick `OLDER` is as it was before the others' journals went on. `forgetful`: the views have no
+/// memory.
 fn ring_with_an_older_brick(forgetful: bool) -> TestRing {
     let mut storages = storages();
     let mut ring = open(&storages);
@@ -26,7 +28,7 @@ fn ring_with_an_older_brick(forgetful: bool) -> TestRing {
     start_again(&storages, op_id, forgetful)
 }
 
-/// Its clients go on.
+/// Opens the ring again and makes changes as its clients.
 fn start_again(storages: &[MemoryStorage], op_id: u64, forgetful: bool) -> TestRing {
     let mut ring = unstarted(bricks_on(storages, SEGMENT_BYTES));
     ring.views.iter_mut().for_each(|view| view.forgetful = forgetful);
@@ -44,19 +46,20 @@ fn placed(number: u32) -> [u128; 2] {
     [number, number + 1].map(|brick| u128::from(brick % BRICKS))
 }
 
-/// Who is left without the older brick.
+/// The members without the older brick.
 fn stays(number: u32) -> Vec<u128> {
     placed(number).into_iter().filter(|brick| *brick != u128::from(OLDER)).collect()
 }
 
-/// Whether the older brick lacks records of the partition.
+/// True if the older brick lacks records of the partition.
 fn lacks(ring: &TestRing, number: u32) -> bool {
     let position = |member: &Member| ring.bricks[member.brick.0 as usize].position(RING, PartitionNumber(number));
     let positions: Vec<_> = ring.views[number as usize].members.iter().map(position).collect();
     positions[0] != positions[1]
 }
 
-/// Who leads lets the other lead that has more, and the member that cannot be fed is told of.
+/// A leader that is older lets the member with more records lead, and a member that cannot be sent its records is
+/// reported.
 fn check_that_the_older_one_is_left_out(ring: &mut TestRing, why: &str) {
     let older = BrickId(u128::from(OLDER));
     for number in 0..COUNT {
@@ -78,7 +81,8 @@ fn check_that_the_older_one_is_left_out(ring: &mut TestRing, why: &str) {
     assert!(ring.notes.iter().any(|note| note.contains(why)), "{:?}", ring.notes);
 }
 
-/// The views that servers form then: without it, and with it as a learner, which it ends to be.
+/// Forms the views that servers would form: one without the older brick, and one with it as a learner until it has
+/// healed.
 fn check_that_the_older_one_is_healed(ring: &mut TestRing) {
     for number in 0..COUNT {
         let (placed, stays) = (placed(number), stays(number));
@@ -86,7 +90,7 @@ fn check_that_the_older_one_is_healed(ring: &mut TestRing) {
         if stays.len() < placed.len() {
             form(ring, number, stays[0], &stays, &[u128::from(OLDER)]);
             heal(ring, number);
-            // It may be fed what was made since.
+            // The older replica may be sent the records that were made since.
             let is_here = |data: &u128| {
                 let shard = ShardId { volume: VOLUME, data: DataId(*data), index: 0 };
                 shard.position().partition(COUNT) == PartitionNumber(number)
@@ -116,7 +120,7 @@ fn who_has_lost_records_neither_leads_nor_stays_though_the_others_no_longer_have
         let (view, replica) = (ring.views[number as usize].clone(), partition(&ring, number));
         let at = PartitionNumber(number);
         match view.leader {
-            // It has stopped, with words that name it.
+            // The older brick has stopped with an error that names it.
             leader if leader == older => {
                 assert!(!replica.serves() && replica.failure().is_some(), "partition {number}")
             }
@@ -130,15 +134,15 @@ fn who_has_lost_records_neither_leads_nor_stays_though_the_others_no_longer_have
     }
     assert!(ring.notes.iter().any(|note| note.contains("has lost records of partition")), "{:?}", ring.notes);
     assert!(ring.bricks[OLDER as usize].sync(ring.bricks[OLDER as usize].end()).is_err(), "the brick has stopped");
-    // The views that servers form then.
+    // The views that servers would form.
     for number in 0..COUNT {
         form(&mut ring, number, stays(number)[0], &stays(number), &[]);
     }
     check_that_all_is_there(&mut ring);
 }
 
-/// Brick `OLDER` lacks the last records, which have rotted in the journals of the others, with what comes behind them in their segments;
-/// the bricks themselves have what they said.
+/// A ring in which brick `OLDER` lacks the last records. Those are damaged in the other journals, with what follows
+/// them in their segments; the bricks' data is intact.
 fn ring_with_rotten_journals() -> TestRing {
     let mut storages = storages();
     let mut ring = open(&storages);
@@ -153,7 +157,7 @@ fn ring_with_rotten_journals() -> TestRing {
     let op_id = ring.op_id;
     drop(ring);
     for ((storage, begin), end) in storages.iter().zip(begins).zip(ends) {
-        // Whatever it hits.
+        // The damage may hit any record there.
         (begin + 9..end)
             .step_by(40)
             .for_each(|at| storage.flip_bit("journal/segment-001", (at % SEGMENT_BYTES) as usize));
@@ -162,8 +166,8 @@ fn ring_with_rotten_journals() -> TestRing {
     start_again(&storages, op_id, false)
 }
 
-/// Such a view goes on with one member, who is to have what there is: a leader that has less asks that one to lead, and does not stop, which
-/// would repeat itself whenever it comes back.
+/// A view without memory goes on with one member, the one with most records. A leader that has less asks that one to
+/// lead, and does not stop its brick, as it would stop again whenever it comes back.
 #[test]
 fn who_has_lost_records_lets_another_lead_a_view_without_memory() {
     let mut ring = ring_with_an_older_brick(true);
@@ -176,12 +180,12 @@ fn whom_a_rotten_journal_cannot_feed_is_compared() {
     let mut ring = ring_with_rotten_journals();
     assert!(ring.branches.contains("levelling: a journal that has rotted hides records"));
     assert!(ring.branches.contains("levelling: another one is to lead"));
-    assert!(!ring.branches.contains("levelling: a member has lost records"), "nobody has");
+    assert!(!ring.branches.contains("levelling: a member has lost records"), "no member has lost records");
     check_that_the_older_one_is_left_out(&mut ring, "journal/segment-001 at offset");
     check_that_the_older_one_is_healed(&mut ring);
 }
 
-/// Another way to be a member no more.
+/// The brick has stopped for another reason.
 #[test]
 fn a_member_whose_brick_has_stopped_is_told_of_by_its_leaders() {
     let mut ring = open(&storages());

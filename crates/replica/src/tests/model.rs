@@ -1,9 +1,9 @@
-//! Random ops on names, beside a model of the tree; and a crash after each message of one.
+//! Random ops on names beside a model of the tree, and a crash after each message of an op.
 
 use super::*;
 use proptest::prelude::*;
 
-/// The tree as it should be: path of names -> is it a directory, and which inode.
+/// The expected tree: for each path, true for a directory, and the inode.
 pub(super) type Model = BTreeMap<Vec<u8>, (bool, InodeId)>;
 
 /// A random op on a small tree: two levels, four names each.
@@ -53,7 +53,7 @@ fn children(model: &Model, path: &[u8]) -> usize {
     model.keys().filter(|known| known.len() > path.len() && known.starts_with(path)).count()
 }
 
-/// Whether the model allows the rename, and does it, but for a whiteout.
+/// Executes a rename in the model, except for its whiteout. Returns false if the model refuses it.
 fn model_rename(model: &mut Model, from: &[u8], to: &[u8], mode: RenameMode) -> bool {
     let (Some(source), target) = (model.get(from).copied(), model.get(to).copied()) else { return false };
     let moves_below =
@@ -90,7 +90,7 @@ fn model_rename(model: &mut Model, from: &[u8], to: &[u8], mode: RenameMode) -> 
     true
 }
 
-/// Undoes a rename that was done.
+/// Undoes a rename.
 fn take_back(ring: &mut TestRing, from: (InodeId, Name), to: (InodeId, Name), mode: RenameMode) {
     let back_mode = match mode {
         RenameMode::Replace | RenameMode::NoReplace => RenameMode::NoReplace,
@@ -103,7 +103,7 @@ fn take_back(ring: &mut TestRing, from: (InodeId, Name), to: (InodeId, Name), mo
     }
 }
 
-/// Does a step in the ring and in the model; they must agree whether it can be done.
+/// Executes a step in the ring and in the model, which must agree whether it succeeds.
 pub(super) fn run(ring: &mut TestRing, model: &mut Model, step: &Step, seed: u64) {
     let all = paths();
     match step {
@@ -150,7 +150,7 @@ pub(super) fn run(ring: &mut TestRing, model: &mut Model, step: &Step, seed: u64
             let (Some(dir), Some(to_dir)) = (parent(model, from), parent(model, to)) else { return };
             let op = NameOp::Rename { dir, name: name(from), to_dir, to_name: name(to), mode: *mode, open_here: None };
             let renamed = ring.name_op(op);
-            // A three-level result has no path in this small world: the model does without it.
+            // A result with three levels has no path in this small tree, so the model does not execute it.
             let deep = |a: &[u8], b: &[u8]| a.len() == 1 && b.len() == 2 && children(model, a) > 0;
             if renamed.is_ok() && (deep(from, to) || *mode == RenameMode::Exchange && deep(to, from)) {
                 if *mode != RenameMode::Exchange {
@@ -184,7 +184,7 @@ pub(super) fn run(ring: &mut TestRing, model: &mut Model, step: &Step, seed: u64
     }
 }
 
-/// Names as the ring lists them.
+/// The paths that the ring lists.
 fn listed(ring: &mut TestRing, model: &Model) -> BTreeSet<Vec<u8>> {
     let directories: Vec<_> = model.iter().filter(|(_, (directory, _))| *directory).collect();
     let mut found = BTreeSet::new();
@@ -206,7 +206,8 @@ proptest! {
         let mut model = Model::new();
         for (step, seed) in &steps {
             run(&mut ring, &mut model, step, *seed);
-            prop_assert_eq!(listed(&mut ring, &model), model.keys().cloned().collect::<BTreeSet<_>>(), "after {:?}", step);
+            let expected = model.keys().cloned().collect::<BTreeSet<_>>();
+            prop_assert_eq!(listed(&mut ring, &model), expected, "after {:?}", step);
         }
         ring.rest();
         ring.check();
@@ -223,8 +224,9 @@ proptest! {
             steps.iter().for_each(|(step, seed)| run(&mut ring, &mut model, step, *seed));
             ring.messages_left = messages;
             let before: BTreeSet<_> = model.keys().cloned().collect();
-            // The step's own assertions say that it failed, as it must when the process dies in it.
-            let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&mut ring, &mut model, &last, seed)));
+            // The step's own assertions fail when the process dies in it, as they must.
+            let run_last = std::panic::AssertUnwindSafe(|| run(&mut ring, &mut model, &last, seed));
+            let died = std::panic::catch_unwind(run_last);
             let left = ring.messages_left;
             drop(ring);
             let mut ring = open(&storage);

@@ -1,4 +1,4 @@
-//! What makes and moves names, op by op: whose what is made is, and why something may not be.
+//! Ops that make and move names: owners of new inodes, and errors.
 
 use super::drive::{begin, elsewhere, seed_of};
 use super::*;
@@ -12,7 +12,7 @@ fn directory(ring: &mut TestRing, mode: u16) -> InodeId {
     inode
 }
 
-/// By user and group 1.
+/// Creates as user and group 1.
 fn create(ring: &mut TestRing, dir: InodeId, text: &[u8], node: NewNode, exclusive: bool) -> Result<Attr> {
     let (name, mode, umask) = (name(text), 0o777, 0o027);
     let made = NameOp::Create { dir, name, node, mode, uid: 1, gid: 1, umask, exclusive, seed: 1 };
@@ -29,7 +29,7 @@ fn lookup(ring: &mut TestRing, dir: InodeId, text: &[u8]) -> Result<InodeId> {
     }
 }
 
-/// inode(7): people who share a directory by its group read each other's files.
+/// inode(7): users that share a directory through its group can read each other's files.
 #[test]
 fn what_is_made_in_a_directory_with_set_group_id_has_its_group() {
     let mut ring = open(&storages());
@@ -71,7 +71,7 @@ fn what_may_not_be_made_says_why() {
     assert_eq!(ring.name_op(NameOp::Rmdir { dir, name: name(b"f") }), Err(Error::NotDirectory));
 }
 
-/// open(2) with O_TMPFILE: whoever made it may write it first and show it then.
+/// open(2) with O_TMPFILE: a program may write the file first and give it a name afterwards.
 #[test]
 fn a_file_without_a_name_is_given_one_if_it_may() {
     let mut ring = open(&storages());
@@ -87,13 +87,13 @@ fn a_file_without_a_name_is_given_one_if_it_may() {
         let at = ring.leader(attr.id.position());
         ring.tell(at, Event::Collect { volume: VOLUME, inode: attr.id });
         let shown = ring.read(Op::Inode { op: InodeOp::GetAttr { inode: attr.id } });
-        assert_eq!(shown.is_ok(), linkable, "it goes with who has it open, unless it has a name by then");
+        assert_eq!(shown.is_ok(), linkable, "it is removed once no session has it open, unless it has a name");
     }
     ring.rest();
     ring.check();
 }
 
-/// As the kernel answers for a removed directory that a process has open, and for what is no directory (ENOENT, ENOTDIR).
+/// The kernel answers ENOENT for a removed directory that a process has open, and ENOTDIR for what is no directory.
 #[test]
 fn nothing_is_found_in_a_directory_that_is_gone() {
     for far in [false, true] {
@@ -127,7 +127,7 @@ fn nothing_is_found_in_a_directory_that_is_gone() {
     }
 }
 
-/// rename(2): it says why, and all is where it was.
+/// rename(2): the error gives the reason, and nothing has moved.
 #[test]
 fn what_may_not_be_renamed_says_why_and_stays() {
     use RenameMode::*;
@@ -174,7 +174,7 @@ fn what_may_not_be_renamed_says_why_and_stays() {
     }
 }
 
-/// As ext4 does for RENAME_WHITEOUT (renameat2(2)): whoever looks sees the file or the whiteout under the old name.
+/// ext4 does so for RENAME_WHITEOUT (renameat2(2)): the old name leads to the file or to the whiteout at all times.
 #[test]
 fn a_rename_leaves_a_whiteout_in_one_step() {
     for far in [false, true] {
@@ -204,7 +204,7 @@ fn a_rename_leaves_a_whiteout_in_one_step() {
     }
 }
 
-/// A file that is replaced goes; one that is only exchanged stays, and so does a directory.
+/// A replaced file is removed. An exchanged file or directory stays.
 #[test]
 fn what_a_rename_replaces_goes_and_what_it_exchanges_stays() {
     for far in [false, true] {
@@ -238,7 +238,7 @@ fn what_a_rename_replaces_goes_and_what_it_exchanges_stays() {
     }
 }
 
-/// Who has it open goes on reading it.
+/// A session that has the file open can read on.
 #[test]
 fn a_file_that_is_open_outlives_the_rename_that_replaces_it() {
     for far in [false, true] {
@@ -263,7 +263,7 @@ fn a_file_that_is_open_outlives_the_rename_that_replaces_it() {
     }
 }
 
-/// Its old name rests in a partition that the new one's does not know; the directory's own tells.
+/// The new name's partition does not know where the old name is, and asks the directory's own partition.
 #[test]
 fn a_name_is_renamed_out_of_a_directory_that_several_partitions_share() {
     let mut ring = open(&storages());
@@ -290,7 +290,7 @@ fn a_name_is_renamed_out_of_a_directory_that_several_partitions_share() {
     ring.check();
 }
 
-/// acl(5): else nobody but its owner and group is let in.
+/// acl(5): without it only the owner and the group have access.
 #[test]
 fn what_is_made_in_a_directory_with_a_default_acl_has_it() {
     for spread in [1, 8] {
@@ -302,7 +302,7 @@ fn what_is_made_in_a_directory_with_a_default_acl_has_it() {
     }
 }
 
-/// Entries of tag, permissions, id, as the kernel passes them.
+/// Entries of tag, permissions and id, as the kernel passes them.
 pub(super) fn acl(entries: &[(u16, u16, u32)]) -> Bytes {
     let mut value = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -333,7 +333,7 @@ fn makes_with_default_acl(ring: &mut TestRing, dir: InodeId) {
     }
 }
 
-/// Each into the other, at the same time: nobody would find them again.
+/// Each is moved into the other at the same time: no path would lead to them.
 #[test]
 fn two_directories_are_not_moved_into_each_other() {
     let mut ring = open(&storages());
@@ -358,7 +358,7 @@ fn two_directories_are_not_moved_into_each_other() {
     ring.check();
 }
 
-/// chown(2) and utimensat(2); names in all of its partitions were made since.
+/// chown(2) and utimensat(2), after names were made in all of the directory's partitions.
 #[test]
 fn a_directory_that_several_partitions_share_is_changed_in_all_of_them() {
     let mut ring = open(&storages());
@@ -386,7 +386,7 @@ fn a_directory_that_several_partitions_share_is_changed_in_all_of_them() {
     ring.check();
     let after = stubs(&mut ring);
     assert!(after.iter().all(|stub| stub.0 == Time(7)), "{before:?} {after:?}");
-    // In its own partition the inode's counts.
+    // In the directory's own partition the inode has the change counter, not the stub.
     assert!(before.iter().zip(&after).skip(1).all(|(before, after)| after.1 > before.1), "{before:?} {after:?}");
     let none = AttrChanges::default();
     let mode = AttrChanges { mode: Some(0o700), ..none.clone() };

@@ -1,4 +1,4 @@
-//! The proof that all members hold the same, while they serve.
+//! The proof that all members hold the same data while they serve.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn prove(ring: &mut TestRing, number: u32) -> Proof {
     panic!("no proof of partition {number}");
 }
 
-/// 40 shards with bytes.
+/// A ring with 40 shards.
 fn ring_with_shards() -> TestRing {
     let mut ring = open(&storages());
     for data in 0..40 {
@@ -26,14 +26,14 @@ fn ring_with_shards() -> TestRing {
     ring
 }
 
-/// Its leader, and who follows.
+/// The partition's leader and follower.
 fn members(ring: &TestRing, number: u32) -> (BrickId, BrickId) {
     let view = &ring.views[number as usize];
     let follower = view.members.iter().map(|member| member.brick).find(|brick| *brick != view.leader);
     (view.leader, follower.unwrap())
 }
 
-/// What is other on one member past the log, as rot that its checksum does not find.
+/// Makes a member differ by a change outside of the log, as damage that no checksum shows.
 fn make_differ(ring: &TestRing, number: u32, brick: BrickId, change: Change) {
     let (brick, partition) = (&ring.bricks[brick.0 as usize], PartitionNumber(number));
     let record = Record {
@@ -48,7 +48,7 @@ fn make_differ(ring: &TestRing, number: u32, brick: BrickId, change: Change) {
     brick.append(&hekate_brick::LogEntry::new(record)).unwrap();
 }
 
-/// A write to one of the partition's shards, which nobody else has. (Stamps are compared, not bytes.)
+/// A write to one of the partition's shards that no other replica has. (Stamps are compared, not bytes.)
 fn another_write(ring: &TestRing, number: u32, brick: BrickId) -> Change {
     let shards = (0..40).map(|data| ShardId { volume: VOLUME, data: DataId(data), index: 0 });
     let shard = shards.into_iter().find(|shard| shard.position().partition(COUNT).0 == number).unwrap();
@@ -76,7 +76,7 @@ fn equal_members_are_proved_to_be_and_one_entry_or_shard_that_differs_is_found()
     assert!(matches!(&proof.differing[..], [(brick, _)] if *brick == follower), "{proof:?}");
 }
 
-/// It is of what is there after the question, though one ran already that had gone past it.
+/// The proof covers changes before the request, though a proof was running that had passed their keys.
 #[test]
 fn a_proof_that_is_asked_for_while_one_runs_is_of_what_has_come_meanwhile() {
     let mut ring = ring_with_shards();
@@ -92,7 +92,7 @@ fn a_proof_that_is_asked_for_while_one_runs_is_of_what_has_come_meanwhile() {
     assert!(proof.ended && matches!(&proof.differing[..], [(brick, _)] if *brick == follower), "{proof:?}");
 }
 
-/// What it asked is lost with the connection.
+/// The questions are lost with the connection.
 #[test]
 fn a_proof_ends_with_the_connection_and_begins_anew_with_the_next() {
     let mut ring = ring_with_shards();
@@ -119,7 +119,7 @@ fn a_proof_ends_with_the_connection_and_begins_anew_with_the_next() {
     assert!(ring.partitions[&leader].away().is_empty());
 }
 
-/// An answer to the first question was taken for one to the second question of the other proof.
+/// An answer to the first question must not be taken for an answer to the second question of the other proof.
 #[test]
 fn a_proof_that_is_asked_for_while_one_runs_sees_no_difference() {
     let mut ring = open(&storages());
@@ -135,7 +135,7 @@ fn a_proof_that_is_asked_for_while_one_runs_sees_no_difference() {
     }
 }
 
-/// What some members have of a shard that is open, and others not yet, is no difference.
+/// Fast writes that some members do not have yet are no difference.
 #[test]
 fn a_shard_that_is_written_on_the_fast_lane_is_left_out() {
     let mut lane = super::fast::Lane::new();
@@ -144,7 +144,7 @@ fn a_shard_that_is_written_on_the_fast_lane_is_left_out() {
     assert!(proof.differing.is_empty() && proof.left_out == 1, "{proof:?}");
 }
 
-/// Each of two who ask is told of its own, also where the one that asked later follows at once.
+/// Each of two runs sees its own proof, also if the second follows at once.
 #[test]
 fn a_proof_that_has_ended_is_told_of_while_the_next_one_runs() {
     let mut ring = ring_with_shards();

@@ -1,4 +1,4 @@
-//! What reads answer at their edges: the page of a listing, the end of a small file, the root as it was made.
+//! Edge cases of reads: pages of a listing, the end of a small file, the new root.
 
 use super::drive::seed_of;
 use super::*;
@@ -58,7 +58,7 @@ fn a_new_root_lets_everybody_in() {
     assert_eq!(root, Some((0o755, 1000, 100)));
 }
 
-/// Two files of one data id would have one another's bytes.
+/// Two files of one data id would share their bytes.
 #[test]
 fn files_that_grow_out_of_their_inodes_keep_their_own_bytes() {
     let mut ring = open(&storages());
@@ -79,8 +79,8 @@ fn files_that_grow_out_of_their_inodes_keep_their_own_bytes() {
     }
 }
 
-/// Whose partition is another one, of that its leader's brick may have a copy that is behind. A name that leads to nothing is no reason to
-/// show none.
+/// The attributes of an inode of another partition may be out of date on this leader's brick, so they are left out. A
+/// name without an inode is no reason to show none.
 #[test]
 fn a_listing_has_the_attributes_that_are_asked_for_and_that_its_partition_knows() {
     let mut ring = open(&storages());

@@ -1,4 +1,4 @@
-//! A member's brick that was full and has room again.
+//! Bricks that are full and get room again.
 
 use super::drive::{begin, deliver_but, fill_journals};
 use super::*;
@@ -6,7 +6,7 @@ use hekate_brick::storage::{Space, Storage, StorageFile};
 use std::io::Result as IoResult;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bricks in memory, with as much room as the test says.
+/// Bricks in memory whose room the test sets.
 struct Roomy {
     files: MemoryStorage,
     free: Arc<AtomicU64>,
@@ -39,7 +39,7 @@ fn brick(number: u32, free: &Arc<AtomicU64>) -> Brick {
     brick_with(number, free, &Arc::new(AtomicU64::new(1 << 20)))
 }
 
-/// The same, where so many files may be made.
+/// A brick with this room, on a file system with this number of inodes.
 fn brick_with(number: u32, free: &Arc<AtomicU64>, inodes: &Arc<AtomicU64>) -> Brick {
     let settings = BrickSettings {
         journal_segments: 4,
@@ -79,8 +79,8 @@ fn a_leader_that_refuses_for_want_of_room_learns_that_there_is_some_again() {
     (0..20).for_each(|_| drop(create(&mut ring).unwrap()));
 }
 
-/// Its host makes room and asks again under the same id: that it was refused is no last word (rule 5). A full disk said so for ever in an
-/// e2e test.
+/// The host makes room and sends the op again with the same id, so the refusal must not be kept as the op's answer
+/// (rule 5).
 #[test]
 fn what_found_no_room_is_done_when_it_is_asked_again() {
     let free = Arc::new(AtomicU64::new(1 << 30));
@@ -105,8 +105,8 @@ fn what_found_no_room_is_done_when_it_is_asked_again() {
     }
 }
 
-/// What has its room is written on a full disk, but not before what a member waits to take: else all journals could fill up
-/// for ever.
+/// An op that has its room already succeeds on a full disk, but not before records that a member waits to append:
+/// otherwise all journals could fill up for ever.
 #[test]
 fn on_a_full_disk_too_those_that_starve_come_first() {
     let free = Arc::new(AtomicU64::new(1 << 30));
@@ -137,7 +137,8 @@ fn on_a_full_disk_too_those_that_starve_come_first() {
     assert!(matches!(ring.answers.remove(&Token(1)), Some(Ok(Reply::Written { .. }))));
 }
 
-/// A member whose journal is full asks for what all have to be made stable, so that some of it may go.
+/// A member whose journal is full asks that the records which all members have become stable, so that journal can be
+/// discarded.
 #[test]
 fn what_all_have_is_made_stable_though_a_durable_record_waits_for_room() {
     let mut ring = open(&storages());
@@ -166,8 +167,8 @@ fn what_all_have_is_made_stable_though_a_durable_record_waits_for_room() {
     }
 }
 
-/// An exchange of names that was half done would stay so until somebody removes something; what is only begun takes no room from those
-/// who have it.
+/// Half of an exchange of names would remain until a client frees space. Ops that have not begun take no room from ops
+/// that have.
 #[test]
 fn on_a_full_disk_what_has_begun_is_finished_and_what_grows_is_refused() {
     let free = Arc::new(AtomicU64::new(1 << 30));
@@ -193,7 +194,7 @@ fn on_a_full_disk_what_has_begun_is_finished_and_what_grows_is_refused() {
     ring.check();
 }
 
-/// Its leader has far more. What it took without its member would wait there for ever, and all that comes after it.
+/// The leader has much more room. A record that only the leader has would wait there for ever, with all later ones.
 #[test]
 fn what_a_member_has_no_room_for_is_taken_by_nobody() {
     const LENGTH: u32 = 1 << 20;
@@ -226,7 +227,7 @@ fn what_a_member_has_no_room_for_is_taken_by_nobody() {
     }
 }
 
-/// What needs a data file on a member whose file system has no inode left is taken by nobody; what needs none goes on.
+/// A record that needs a data file on a member whose file system has no inode left is refused. Other records succeed.
 #[test]
 fn what_a_member_has_no_inode_for_is_taken_by_nobody() {
     let free = Arc::new(AtomicU64::new(1 << 30));
@@ -262,7 +263,7 @@ fn what_a_member_has_no_inode_for_is_taken_by_nobody() {
     write(&mut ring, shards[19], 0).unwrap();
 }
 
-/// Who is refused draws a number, and no record reserves others.
+/// A refused op draws a number, and no record reserves more.
 #[test]
 fn on_a_full_disk_names_are_removed_though_thousands_were_refused() {
     let free = Arc::new(AtomicU64::new(1 << 30));
@@ -288,7 +289,7 @@ fn create(number: u64) -> Op {
     Op::Name { op: NameOp::Create { dir, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive, seed } }
 }
 
-/// Each time that it is tried again, that is with each tick, it draws a number.
+/// The op draws a number each time it is tried, which is with each tick.
 #[test]
 fn what_waited_long_for_room_in_journals_is_done() {
     for ticks in [20, 80] {

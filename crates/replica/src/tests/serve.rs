@@ -1,4 +1,4 @@
-//! What a leader answers, and when: nothing that some member lacks, nothing that another op has hold of.
+//! What a leader answers and when: nothing that some member lacks, and nothing that another op holds.
 
 use super::drive::{begin, begin_anew, deliver_but, elsewhere, seed_of};
 use super::heal::{form, set_view, write};
@@ -30,7 +30,7 @@ fn file_op(text: &[u8]) -> Op {
     Op::Name { op: NameOp::Create { dir: ROOT, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive: true, seed: 7 } }
 }
 
-/// open(2) with O_CREAT, of what is there.
+/// open(2) with O_CREAT, of a file that exists.
 fn open_op(text: &[u8]) -> Op {
     let Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, umask, seed, .. } } = file_op(text) else {
         panic!()
@@ -49,7 +49,7 @@ fn read_now(ring: &TestRing, at: Address, op: &Op) -> Option<Result<Reply>> {
     ring.partitions[&at].read(&around, &ring.ask(), op)
 }
 
-/// If that member leads next without it, who was shown it has seen what never was.
+/// If the member that lacks a record leads next, a client has seen what never happened.
 #[test]
 fn what_some_member_lacks_is_shown_to_nobody() {
     let mut ring = open(&storages());
@@ -89,7 +89,7 @@ fn what_some_member_lacks_is_shown_to_nobody() {
     }
 }
 
-/// What it answered would be on fewer replicas than the volume is to have.
+/// The change would be on fewer replicas than the volume demands.
 #[test]
 fn a_partition_with_too_few_members_answers_nobody() {
     let mut ring = open(&storages());
@@ -105,7 +105,7 @@ fn a_partition_with_too_few_members_answers_nobody() {
     }
     (0..10).for_each(|_| ring.tick());
     assert!(ring.answers.is_empty(), "{:?}", ring.answers);
-    // But damage is mended: nobody is told of that, and a learner may need it.
+    // Damage is repaired all the same: no client sees that, and a learner may need it.
     let (token, commit) = (Token(3), Box::default());
     ring.tell(root, Event::ChangeNow { token, commit });
     (0..10).for_each(|_| ring.tick());
@@ -116,7 +116,7 @@ fn a_partition_with_too_few_members_answers_nobody() {
     assert_eq!((attr.mode, ring.answers[&Token(1)].is_ok()), (0o700, true));
 }
 
-/// A session that has gone must not remove what its next life makes.
+/// A session that has gone must not remove what its successor makes.
 #[test]
 fn what_waits_and_was_taken_back_is_not_done() {
     let mut ring = open(&storages());
@@ -135,7 +135,7 @@ fn what_waits_and_was_taken_back_is_not_done() {
     assert!(ring.answers[&Token(1)].is_ok() && ring.answers[&Token(3)].is_ok(), "{:?}", ring.answers);
 }
 
-/// Else two would move it, and it had two names; or somebody finds it under neither.
+/// Otherwise two ops would move it, so that it has two names, or a client finds it under neither.
 #[test]
 fn a_name_that_another_partition_renames_is_neither_shown_nor_changed() {
     for moves in [false, true] {
@@ -168,7 +168,7 @@ fn a_name_that_another_partition_renames_is_neither_shown_nor_changed() {
     }
 }
 
-/// What it is held for rests in the log.
+/// The log has the hold.
 #[test]
 fn a_name_that_another_partition_renames_is_held_by_the_next_leader_too() {
     let mut ring = open(&storages());
@@ -194,7 +194,7 @@ fn a_name_that_another_partition_renames_is_held_by_the_next_leader_too() {
     assert!(ring.answers[&Token(2)].is_ok() && ring.answers[&Token(3)].is_ok());
 }
 
-/// Nobody could list a directory in which something is renamed all the time.
+/// Otherwise a directory in which names are renamed all the time could not be listed.
 #[test]
 fn who_counts_a_directory_comes_before_the_next_rename_out_of_it() {
     let mut ring = open(&storages());
@@ -222,11 +222,11 @@ fn a_name_of_an_op_on_its_way_is_held_for_nobody_else() {
     ring.rest();
     begin(&mut ring, 1, Op::Name { op: NameOp::Rmdir { dir: ROOT, name: name(b"d") } });
     let sent = deliver_but(&mut ring, |envelope| matches!(envelope.message, Message::Leg { .. }));
-    assert!(!sent.is_empty(), "it is on its way");
+    assert!(!sent.is_empty(), "the op is in flight");
     assert_eq!(leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"d") }), [Outcome::Busy]);
     begin(&mut ring, 2, make_directory(ROOT, b"d", 0));
     ring.deliver();
-    assert_eq!(ring.answers.get(&Token(2)), None, "nor is it given again");
+    assert_eq!(ring.answers.get(&Token(2)), None, "the name is not given again");
     ring.queue.extend(sent);
     (0..10).for_each(|_| ring.tick());
     assert!(ring.answers[&Token(1)].is_ok() && ring.answers[&Token(2)].is_ok(), "{:?}", ring.answers);
@@ -234,7 +234,7 @@ fn a_name_of_an_op_on_its_way_is_held_for_nobody_else() {
     ring.check();
 }
 
-/// Who knew the new layout by then would write to the shard that is yet to be cut, and lose that with it.
+/// A client that knew the new layout could write to the shard that is yet to be cut, and lose that.
 #[test]
 fn a_file_that_is_being_cut_is_shown_and_linked_once_its_shards_are_cut() {
     let mut ring = open(&storages());
@@ -279,13 +279,13 @@ fn a_file_that_is_being_cut_is_shown_and_linked_once_its_shards_are_cut() {
     assert!(is_taken(&leg(&mut ring, ways, 0, Leg::AddLink { inode })));
 }
 
-/// It would be left behind beside the inode, though it was acknowledged.
+/// Otherwise an acknowledged write would stay beside the inode and be lost.
 #[test]
 fn a_small_file_whose_bytes_move_into_a_shard_is_changed_afterwards() {
     let mut ring = open(&storages());
     let (drop_set_id, data) = (false, Bytes::from_static(b"new"));
     let old = Bytes::from_static(b"0123456789");
-    // One whose shard rests in another partition.
+    // A file whose shard is in another partition.
     let moving = (b'a'..=b'z').find_map(|text| {
         let inode = file(&mut ring, &[text]);
         let write = DataOp::Write { inode, offset: 0, data: old.clone(), drop_set_id };
@@ -318,8 +318,8 @@ fn a_small_file_whose_bytes_move_into_a_shard_is_changed_afterwards() {
     }
 }
 
-/// More shards than one record drops; a client that still knows the old layout must not make one of them again, which nobody would
-/// collect.
+/// The file has more shards than one record drops. A client that knows the old layout must not make one of them again,
+/// as it would never be dropped.
 #[test]
 fn nothing_is_left_of_a_great_file_that_was_removed() {
     let mut ring = open(&storages());
@@ -350,15 +350,15 @@ fn nothing_is_left_of_a_great_file_that_was_removed() {
         }
     }
     assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)));
-    // Once the drop is home, bricks do not tell of it any more.
+    // Once the drop is in a checkpoint bricks do not report it any more.
     (0..2).for_each(|_| ring.write_home());
     assert_eq!(write(&mut ring, indices[0]), Err(Error::LayoutChanged));
-    // Bricks have forgotten it by then.
+    // The bricks have forgotten it by then.
     (0..2).for_each(|_| ring.write_home());
     assert_eq!(write(&mut ring, indices[0]), Err(Error::LayoutChanged));
 }
 
-/// A sparse one, whose shards nobody can count one by one.
+/// The file is sparse, and has too many indexes to look them up one by one.
 #[test]
 fn the_longest_file_is_removed_as_fast_as_others() {
     let mut ring = open(&storages());
@@ -373,7 +373,7 @@ fn the_longest_file_is_removed_as_fast_as_others() {
     assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)));
 }
 
-/// Who shuts down waits for it, and who frees space.
+/// A shutdown waits for it, and so do clients that free space.
 #[test]
 fn work_is_counted_until_it_is_done() {
     let mut ring = open(&storages());
@@ -386,19 +386,19 @@ fn work_is_counted_until_it_is_done() {
     assert_eq!(left(&ring), [1, 1], "an op, and the mark of its leg");
     ring.queue.extend(ended);
     ring.deliver();
-    assert_eq!(left(&ring), [0, 1], "the mark is to go");
+    assert_eq!(left(&ring), [0, 1], "the mark is to be removed");
     ring.rest();
     assert_eq!(left(&ring), [0, 0]);
     let inode = file(&mut ring, b"f");
     ring.execute(Op::Data { op: DataOp::Spill { inode } }).unwrap();
     begin(&mut ring, 2, unlink(b"f"));
     ring.deliver();
-    assert_eq!(left(&ring), [1, 0], "its shards are to go");
+    assert_eq!(left(&ring), [1, 0], "the shards are to be dropped");
     ring.rest();
     assert_eq!(left(&ring), [0, 0]);
 }
 
-/// Who mends damage is not told that it was not, when it was.
+/// A repair must not be reported as failed when it succeeded.
 #[test]
 fn a_change_of_what_was_just_looked_at_is_answered_once() {
     let mut ring = open(&storages());
@@ -409,7 +409,7 @@ fn a_change_of_what_was_just_looked_at_is_answered_once() {
     assert_eq!(ring.answers.remove(&Token(1)), Some(Ok(Reply::Done)));
 }
 
-/// relatime(8).
+/// relatime, mount(8).
 #[test]
 fn a_file_that_was_read_says_when() {
     let mut ring = open(&storages());
@@ -423,8 +423,8 @@ fn a_file_that_was_read_says_when() {
     ring.check();
 }
 
-/// A member takes no record that does not follow what it has, and what it has is not known yet. A time of access is not worth that
-/// readers' requests heap up.
+/// A member appends only records that follow what it has, and what it has is unknown here. An access time is not worth
+/// that readers' requests pile up.
 #[test]
 fn nothing_changes_while_a_member_is_away() {
     let mut ring = open(&storages());
@@ -449,7 +449,7 @@ fn nothing_changes_while_a_member_is_away() {
     assert_eq!((attr.mode, attr.atime), (0o600, before.atime));
 }
 
-/// Else it waits for ever: the one that it asked does not lead any more.
+/// Otherwise it waits for ever: the replica that it asked does not lead any more.
 #[test]
 fn who_waits_is_told_when_another_leads() {
     let mut ring = open(&storages());
@@ -470,12 +470,12 @@ fn who_waits_is_told_when_another_leads() {
     }
 }
 
-/// A power cut would have it handed out again, and two files had one number (rule 13).
+/// A power cut could have the number handed out again, and two files would have one number (rule 13).
 #[test]
 fn no_number_is_handed_out_before_its_reservation_is_on_stable_storage() {
     let mut ring = open(&storages());
     let root = ring.leader(ROOT.position());
-    // It draws one and fails.
+    // The op draws a number and fails.
     let node = NewNode::Symlink { target: Bytes::new() };
     let (dir, name, mode, exclusive, seed) = (ROOT, name(b"l"), 0o777, true, 7);
     let draws = Op::Name { op: NameOp::Create { dir, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive, seed } };

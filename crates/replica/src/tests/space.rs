@@ -1,4 +1,5 @@
-//! Random writes, holes, zeros, room and copies of a few shards, beside a model of their bytes; and where data and holes are found in them.
+//! Random writes, holes, zeros, reservations and copies of a few shards beside a model of their bytes, and where data
+//! and holes are found in them.
 
 use super::drive::elsewhere;
 use super::legs::{is_taken, leg};
@@ -11,12 +12,12 @@ const BLOCKS: usize = 12;
 const SHARDS: [u64; 4] = [0, 1, 2, 700];
 const DATA: DataId = DataId(77);
 
-/// What SEEK_DATA and SEEK_HOLE may say of a block.
+/// What SEEK_DATA and SEEK_HOLE may report for a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Block {
     Data,
     Hole,
-    /// It has room: data where there were bytes once, else a hole.
+    /// The block has room: data if it had bytes once, otherwise a hole.
     Either,
 }
 
@@ -24,7 +25,7 @@ enum Block {
 struct Shard {
     bytes: Vec<u8>,
     blocks: [Block; BLOCKS],
-    /// Where its bytes end; room may make that more.
+    /// Where the shard's bytes end. Room may make the end later.
     end: (usize, usize),
 }
 
@@ -33,7 +34,7 @@ enum Step {
     Write(usize, (usize, usize), u8),
     Allocate(usize, (usize, usize), Fill),
     Copy((usize, usize), usize, (usize, usize)),
-    /// All whole shards from this one on.
+    /// Empties all whole shards from this one on.
     Empty(usize),
     WriteHome,
 }
@@ -50,7 +51,7 @@ impl Shard {
         self.end = (self.end.0.max(to), self.end.1.max(to));
     }
 
-    /// Whole blocks of zeros become holes, and parts of blocks do not make one data.
+    /// Whole blocks of zeros become holes, and zeros in a part of a block make no data.
     fn copy(&mut self, from: usize, bytes: &[u8]) {
         let mut at = from;
         while at < from + bytes.len() {
@@ -82,7 +83,7 @@ impl Shard {
             }
             Fill::Nothing => {
                 self.bytes[from..to].fill(0);
-                // The rest of its last block is zeros anyway.
+                // The rest of the last block is zeros anyway.
                 let (whole_to, may_be_to) =
                     [self.end.0, self.end.1].map(|end| if to >= end { to.next_multiple_of(BLOCK) } else { to }).into();
                 for block in from.div_ceil(BLOCK)..whole_to.max(may_be_to) / BLOCK {
@@ -93,10 +94,10 @@ impl Shard {
         }
     }
 
-    /// Whether the next block of a kind from there on may be found at `found`.
+    /// True if the next block of the kind, from `from` on, may be at `found`.
     fn allows(&self, from: usize, hole: bool, found: Option<usize>) -> bool {
         let (wanted, other) = if hole { (Block::Hole, Block::Data) } else { (Block::Data, Block::Hole) };
-        // Behind where it ends is a hole.
+        // Behind the end is a hole.
         let kind = |at: usize| match self.blocks.get(at / BLOCK) {
             _ if at >= self.end.1 => Block::Hole,
             _ if at >= self.end.0 => Block::Either,
@@ -114,7 +115,7 @@ impl Shard {
     }
 }
 
-/// A part of a shard, more often than not with edges of blocks.
+/// A part of a shard, mostly with edges at blocks.
 fn part() -> impl Strategy<Value = (usize, usize)> {
     let place = || prop_oneof![(0..BLOCKS).prop_map(|block| block * BLOCK), 0..BLOCKS * BLOCK];
     (place(), place()).prop_map(|(a, b)| (a.min(b), a.max(b).max(a.min(b) + 1)))
@@ -126,7 +127,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (shard(), part(), 1..=255u8).prop_map(|(shard, part, byte)| Step::Write(shard, part, byte)),
         4 => (shard(), part(), fill).prop_map(|(shard, part, fill)| Step::Allocate(shard, part, fill)),
-        2 => (shard(), part(), shard(), part()).prop_map(|(from, part, to, at)| Step::Copy((from, part.0), to, (at.0, at.1))),
+        2 => (shard(), part(), shard(), part())
+            .prop_map(|(from, part, to, at)| Step::Copy((from, part.0), to, (at.0, at.1))),
         1 => shard().prop_map(Step::Empty),
         1 => Just(Step::WriteHome),
     ]
@@ -164,7 +166,7 @@ fn take(ring: &mut TestRing, model: &mut [Shard], step: Step) {
     assert!(done.is_ok(), "{done:?}");
 }
 
-/// Each partition empties what it has of the shards, one record after the other.
+/// Each partition empties its shards of the range, one record after the other.
 fn empty(ring: &mut TestRing, data: DataId, from: u64, to: u64) {
     for number in (0..COUNT).map(PartitionNumber) {
         let mut next = Some(from);
@@ -172,7 +174,7 @@ fn empty(ring: &mut TestRing, data: DataId, from: u64, to: u64) {
             let at = ring.leader(number.first_position(COUNT));
             let answer = ring.execute_at(at, Op::Data { op: DataOp::EmptyShards { data, from, to } });
             let Ok(Reply::Found { at }) = answer else { panic!("{answer:?}") };
-            assert!(at.is_none_or(|at| at > from && at < to), "{at:?} is no way on from {from}");
+            assert!(at.is_none_or(|at| at > from && at < to), "{at:?} does not follow {from}");
             next = at;
         }
     }
@@ -197,7 +199,7 @@ fn check(ring: &mut TestRing, model: &[Shard], from: usize) {
             );
         }
     }
-    // Each partition finds the first of its own.
+    // Each partition finds its first one.
     for number in 0..COUNT {
         let number = PartitionNumber(number);
         let brick = &ring.bricks[ring.views[number.0 as usize].leader.0 as usize];
@@ -217,7 +219,9 @@ fn check(ring: &mut TestRing, model: &[Shard], from: usize) {
 proptest! {
     #![proptest_config(ProptestConfig::default())]
     #[test]
-    fn shards_have_what_was_written_and_holes_where_nothing_was(steps in proptest::collection::vec((step(), 0..BLOCKS * BLOCK), 1..25)) {
+    fn shards_have_what_was_written_and_holes_where_nothing_was(
+        steps in proptest::collection::vec((step(), 0..BLOCKS * BLOCK), 1..25),
+    ) {
         let mut ring = open(&storages());
         let mut model = vec![Shard::new(); SHARDS.len()];
         for (step, from) in steps {
@@ -233,7 +237,7 @@ fn seek(ring: &mut TestRing, index: u64, offset: usize, hole: bool) -> Option<u6
     at
 }
 
-/// Room for what was home once is zeros that are written, and that is what is seen.
+/// Room for blocks that had bytes once is reserved by writing zeros, which are seen as data.
 #[test]
 fn room_that_is_made_in_a_hole_between_blocks_is_no_hole_any_more() {
     let mut ring = open(&storages());
@@ -277,7 +281,7 @@ fn of_many_shards_each_partition_finds_its_first() {
     }
 }
 
-/// What rests beside its inode: ten bytes.
+/// A file of ten bytes beside its inode.
 fn small_file(ring: &mut TestRing) -> InodeId {
     let inode = create_file(ring).id;
     let write = DataOp::Write { inode, offset: 0, data: Bytes::from_static(b"0123456789"), drop_set_id: false };
@@ -295,7 +299,7 @@ fn small_bytes(ring: &mut TestRing, inode: InodeId) -> Bytes {
 #[test]
 fn a_small_write_changes_only_its_bytes_and_one_that_ends_too_far_none() {
     let limit = INLINE_MAX as usize;
-    // Without an offset: at the end.
+    // Without an offset the bytes are appended.
     let cases = [
         (Some(0), 3, true),
         (Some(4), 3, true),
@@ -326,7 +330,7 @@ fn a_small_write_changes_only_its_bytes_and_one_that_ends_too_far_none() {
     }
 }
 
-/// Else they are in two places, of which one is read.
+/// Otherwise the bytes would be in two places, one of which is read.
 #[test]
 fn no_bytes_rest_beside_a_file_in_shards() {
     let mut ring = open(&storages());
@@ -395,7 +399,7 @@ fn a_small_file_is_data_up_to_its_end() {
     assert!(matches!(said, Ok(Reply::Node { .. })), "{said:?}");
 }
 
-/// Bricks tell by it what a power cut took.
+/// Bricks detect by the count what a power cut took.
 #[test]
 fn each_change_of_a_shard_has_a_greater_count() {
     let mut ring = open(&storages());
@@ -416,7 +420,7 @@ fn each_change_of_a_shard_has_a_greater_count() {
     }
 }
 
-/// The same, of room, holes and cuts.
+/// As before, for reservations, holes and cuts.
 #[test]
 fn each_change_of_the_room_of_a_shard_has_a_greater_count() {
     let mut ring = open(&storages());
@@ -443,7 +447,7 @@ fn each_change_of_the_room_of_a_shard_has_a_greater_count() {
         take(&mut ring, &mut model, Step::Allocate(0, part, fill));
         assert!(is_next(&ring), "{part:?} {fill:?}");
     }
-    // The first one takes only room.
+    // The first one only reserves room.
     for (number, length) in [8 * BLOCK, 5 * BLOCK + 100, 3 * BLOCK].into_iter().enumerate() {
         let cut = Leg::CutShard { shard, length: length as u32 };
         assert!(is_taken(&leg(&mut ring, ways, number as u16, cut)));
@@ -463,7 +467,7 @@ fn of_a_block_that_is_punched_in_part_the_rest_stays() {
     }
 }
 
-/// What was cut off is home still: there, too, room is zeros that are written.
+/// Blocks that were cut off are below `home_blocks` still, so room there is reserved by writing zeros.
 #[test]
 fn room_that_is_made_behind_a_cut_is_no_hole_as_far_as_it_was_asked_for() {
     let mut ring = open(&storages());
@@ -477,7 +481,7 @@ fn room_that_is_made_behind_a_cut_is_no_hole_as_far_as_it_was_asked_for() {
     assert_eq!(seek(&mut ring, 0, 0, true), Some(7 * 4096));
 }
 
-/// lseek(2): the file may go on in the next one.
+/// lseek(2): the file may go on in the next shard.
 #[test]
 fn behind_a_full_shard_is_no_hole() {
     let mut ring = open(&storages());
@@ -527,7 +531,7 @@ fn what_does_not_lie_in_its_shard_is_refused() {
     }
 }
 
-/// write(2) with O_SYNC: more than goes through the journal, so it is in a data file.
+/// write(2) with O_SYNC. The bytes are more than what goes through the journal, so they are in a data file.
 #[test]
 fn a_durable_write_outlives_a_power_cut_of_all() {
     let storages = storages();
@@ -547,11 +551,11 @@ fn a_durable_write_outlives_a_power_cut_of_all() {
     }
 }
 
-/// A record takes some 200 of them, each partition has more.
+/// A record takes some 200 shards, and each partition has more.
 #[test]
 fn more_shards_than_one_record_takes_are_emptied_cut_and_dropped() {
     const SHARDS: u64 = 2_400;
-    // Behind as many as are looked up one by one.
+    // Behind the indexes that are looked up one by one.
     let indexes = || (0..SHARDS).map(|index| if index < SHARDS / 2 { index } else { index + 100_000 });
     for way in 0..3 {
         let mut ring = open_with(&storages(), 64 << 10);
@@ -592,7 +596,7 @@ fn set_size(inode: InodeId, size: u64) -> InodeOp {
     InodeOp::SetAttr { inode, changes: AttrChanges { size: Some(size), ..AttrChanges::default() } }
 }
 
-/// Journaled bytes are the cost that a copy must not have.
+/// A copy of holes must not put bytes into the journal.
 #[test]
 fn a_copy_of_holes_writes_nothing_and_takes_what_was_there() {
     let mut ring = open(&storages());
@@ -610,11 +614,11 @@ fn a_copy_of_holes_writes_nothing_and_takes_what_was_there() {
         ring.bricks[ring.leader(shard.position()).brick.0 as usize].shard(RING, shard).unwrap()
     };
     write(&mut ring, 0, 5 * BLOCK_BYTES as u32, vec![7; BLOCK]);
-    assert_eq!(copy(&mut ring, 1, 2, 0), Ok(Reply::Done), "nothing is made of nothing");
+    assert_eq!(copy(&mut ring, 1, 2, 0), Ok(Reply::Done), "a copy of holes makes no shard");
     assert_eq!(record(&ring, 2), None);
     assert!(matches!(copy(&mut ring, 0, 2, 0), Ok(Reply::Written { .. })));
     assert_eq!((seek(&mut ring, 2, 0, false), seek(&mut ring, 2, 5 * BLOCK, true)), (Some(5 * 4096), Some(6 * 4096)));
-    // What the target had becomes a hole, but for parts of blocks.
+    // Where the target had bytes it gets a hole, except for parts of blocks.
     write(&mut ring, 3, 0, vec![9; (BLOCKS + 2) * BLOCK]);
     assert!(matches!(copy(&mut ring, 1, 3, 100), Ok(Reply::Written { .. })));
     assert_eq!((seek(&mut ring, 3, 0, true), seek(&mut ring, 3, BLOCK, false)), (Some(4096), Some(12 * 4096)));

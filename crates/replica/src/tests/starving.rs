@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A member fails for good while it waits; what other partitions have on its brick must not wait behind it.
+/// A member fails for good while it waits. Other partitions on its brick must not wait for it.
 #[test]
 fn a_member_that_fails_waits_for_room_no_more() {
     let mut ring = open(&storages());
@@ -29,10 +29,10 @@ fn a_member_that_fails_waits_for_room_no_more() {
     tell_only(&mut ring, member, Event::Synced { ticket: 1, outcome });
     assert!(ring.partitions[&member].failure().is_some());
     assert!(!ring.bricks[brick].has_starving());
-    assert!(ring.bricks[brick].take_passed_turn(), "who comes next is told");
+    assert!(ring.bricks[brick].take_passed_turn(), "the next replica is told");
 }
 
-/// No room is made, and nothing that it says goes out.
+/// Handles an event. No room is made, and the messages are not sent.
 fn tell_only(ring: &mut TestRing, address: Address, event: Event) {
     let around = TestRing::around(&ring.bricks, &ring.views, address, ring.clock);
     ring.partitions.get_mut(&address).unwrap().handle(event, &around, &mut Out::default());

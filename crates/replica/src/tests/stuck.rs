@@ -1,4 +1,4 @@
-//! Learners that cannot be healed for a block that the leader cannot read.
+//! Learners that cannot be healed because the leader cannot read a block.
 
 use super::heal::{form, outgrow_journals, write};
 use super::*;

@@ -1,9 +1,9 @@
-//! Times of files that are overwritten on the fast lane: answered before all members have them, and never lost.
+//! Times of files that are overwritten on the fast lane: acknowledged before all members have them, and never lost.
 
 use super::heal::form;
 use super::*;
 
-/// A file with bytes in shards, of which its leader was told once on the fast lane.
+/// A file with bytes in shards, and one write recorded on the fast lane.
 struct Written {
     ring: TestRing,
     inode: InodeId,
@@ -51,7 +51,7 @@ impl Written {
         self.ring.answers.remove(&token)
     }
 
-    /// The others do not hear of it.
+    /// Sends a `Wrote` to the leader. The members get no messages.
     fn tell_alone(&mut self, fast: bool, end: u64) -> Option<Result<Reply>> {
         let (token, event) = self.event(fast, end);
         self.ring.handle(self.leader, event);
@@ -59,7 +59,7 @@ impl Written {
         self.ring.answers.remove(&token)
     }
 
-    /// As it is on the leader.
+    /// The inode on the leader.
     fn attr(&self) -> InodeRecord {
         self.attr_on(self.leader)
     }
@@ -89,7 +89,7 @@ fn times_are_answered_before_others_have_them_and_the_next_leader_knows_no_older
     let before = written.attr();
     assert_eq!(written.tell_alone(true, 100_000), Some(Ok(Reply::Done)), "at once");
     let told = Time(written.ring.clock);
-    assert_eq!(written.attr(), before, "no record tells it");
+    assert_eq!(written.attr(), before, "no record has it");
     let number = written.leader.partition.0;
     form(&mut written.ring, number, follower.brick.0, &[follower.brick.0], &[]);
     let now = written.attr_on(follower);
@@ -98,7 +98,7 @@ fn times_are_answered_before_others_have_them_and_the_next_leader_knows_no_older
     written.ring.rest();
 }
 
-/// Whoever looks is shown what all members have by then.
+/// Each read of the times shows what all members have by then.
 #[test]
 fn times_that_were_kept_are_told_to_who_asks() {
     let mut written = Written::new();
@@ -117,13 +117,13 @@ fn times_that_were_kept_are_told_to_who_asks() {
         assert!(attr.mtime >= told && attr.change == before.change + 3, "{attr:?}");
         assert_eq!(written.attr_on(follower).mtime, attr.mtime, "all members have it");
     }
-    // Once: a record for each look would be one for each write.
+    // One record: otherwise each read would cost a record.
     let end = written.ring.bricks[0].end();
     let _ = written.ring.read(Op::Inode { op: InodeOp::GetAttr { inode: written.inode } }).unwrap();
     assert_eq!(written.ring.bricks[0].end(), end);
 }
 
-/// open(2) with O_CREAT, of a file that is there.
+/// open(2) with O_CREAT, of a file that exists.
 #[test]
 fn who_opens_a_file_by_its_name_is_told_times_that_were_kept() {
     let mut written = Written::new();
@@ -152,7 +152,7 @@ fn what_else_changes_a_file_keeps_the_times_of_its_writes() {
     written.ring.rest();
 }
 
-/// As `cp -p` and rsync do: bytes, then the times of the original.
+/// `cp -p` and rsync write the bytes and then set the times of the original.
 #[test]
 fn times_that_somebody_sets_are_not_renewed() {
     let mut written = Written::new();
@@ -174,15 +174,15 @@ fn what_is_more_than_times_waits_for_all() {
     let mut written = Written::new();
     assert_eq!(written.tell_alone(true, 100_001), None, "it makes the file longer");
     let mut written = Written::new();
-    assert_eq!(written.tell_alone(false, 100_000), None, "it is of the leader's lane");
+    assert_eq!(written.tell_alone(false, 100_000), None, "the write is on the leader's lane");
 }
 
-/// Where a truncate left more than the size says: no record would tell the new size.
+/// A truncate left shards behind the size: without a record the new size would be lost.
 #[test]
 fn a_write_that_makes_a_file_longer_that_was_cut_waits_for_all() {
     let mut written = Written::new();
     let changes = AttrChanges { size: Some(50_000), ..AttrChanges::default() };
-    // In another slot.
+    // The op uses another slot.
     written.ring.op_id = written.op_id + 1;
     let op = Op::Inode { op: InodeOp::SetAttr { inode: written.inode, changes } };
     written.ring.execute_at(written.leader, op).unwrap();
@@ -198,12 +198,12 @@ fn a_file_that_nobody_writes_is_noted_no_more() {
     let follower = written.follower();
     (0..10).for_each(|_| written.ring.tick());
     assert!(!written.is_marked(written.leader) && !written.is_marked(follower));
-    assert_eq!(written.tell_alone(true, 100_000), None, "noted anew, which all must have");
+    assert_eq!(written.tell_alone(true, 100_000), None, "the marker is set again, and all members must have it");
     assert!(written.is_marked(written.leader) && !written.is_marked(follower));
-    assert_eq!(written.tell_alone(true, 100_000), None, "the other member has not yet what the next leader goes by");
+    assert_eq!(written.tell_alone(true, 100_000), None, "the other member lacks the marker");
 }
 
-/// Also who asks for a listing, and without waiting for the next tick.
+/// A listing shows them too, without waiting for the next tick.
 #[test]
 fn whoever_looks_is_told_kept_times_at_once() {
     let mut written = Written::new();
@@ -227,7 +227,7 @@ fn whoever_looks_is_told_kept_times_at_once() {
     }
 }
 
-/// If it never begins others lead, without that record.
+/// If the view never begins others lead without that record.
 #[test]
 fn no_note_is_taken_away_before_the_view_begins() {
     let mut written = Written::new();
@@ -243,7 +243,7 @@ fn no_note_is_taken_away_before_the_view_begins() {
     assert!(!written.is_marked(leader));
 }
 
-/// A request that stuck in a connection which its client had given up.
+/// The request was delayed in a connection that its client had given up.
 #[test]
 fn a_write_that_comes_once_more_does_not_undo_times_that_were_set_since() {
     let mut written = Written::new();
@@ -252,7 +252,7 @@ fn a_write_that_comes_once_more_does_not_undo_times_that_were_set_since() {
     assert_eq!(written.ring.answers.remove(&token), Some(Ok(Reply::Done)));
     let changes = AttrChanges { mtime: Some(SetTime::At { time: Time(1234) }), ..AttrChanges::default() };
     let op = Op::Inode { op: InodeOp::SetAttr { inode: written.inode, changes } };
-    // In another slot.
+    // The op uses another slot.
     written.ring.op_id = written.op_id + 1;
     written.ring.execute_at(written.leader, op).unwrap();
     assert_eq!(written.attr().mtime, Time(1234));

@@ -1,4 +1,5 @@
-//! What a truncate leaves of a file, and what it takes: bytes that were cut off must not come back when it grows again.
+//! What a truncate leaves of a file and what it removes: bytes that were cut off must not come back when the file grows
+//! again.
 
 use super::drive::{begin, deliver_but};
 use super::*;
@@ -19,7 +20,7 @@ impl Long {
         Self { ring, inode, data: attr.layout.pieces[0].data }
     }
 
-    /// 100 bytes at the beginning of a shard.
+    /// Writes 100 bytes at the beginning of a shard.
     fn write(&mut self, index: u64) {
         let (data, bytes) = (self.data, Bytes::from(vec![1; 100]));
         let op = DataOp::WriteShard { data, index, offset: 0, bytes, follow: None, fast: false };
@@ -42,7 +43,7 @@ impl Long {
         set(&mut self.ring, self.inode, AttrChanges { size: Some(size), ..Default::default() })
     }
 
-    /// Bytes that are there of a shard's 100, wherever that is.
+    /// The number of a shard's 100 bytes that are left, wherever the shard is.
     fn left(&mut self, index: u64) -> usize {
         let op = DataOp::ReadShard { data: self.data, index, offset: 0, length: 100 };
         let Ok(Reply::Data { bytes }) = self.ring.read(Op::Data { op }) else { panic!("no answer") };
@@ -55,7 +56,7 @@ fn set(ring: &mut TestRing, inode: InodeId, changes: AttrChanges) -> Result<Repl
     ring.execute(Op::Inode { op: InodeOp::SetAttr { inode, changes } })
 }
 
-/// Of a few shards each is tried; of many a partition goes through what it has.
+/// A few shards are looked up one by one. For many, a partition scans those that it has.
 #[test]
 fn of_a_file_that_is_cut_all_before_its_end_is_left_and_nothing_behind_it() {
     let shards = [0, 1, 2, 3, 7, 8, 60, 63, 64, 65, 66, 70, 5000, 70_000, 70_001, 140_000];
@@ -65,7 +66,7 @@ fn of_a_file_that_is_cut_all_before_its_end_is_left_and_nothing_behind_it() {
             file.write(index);
         }
         file.told(140_000 * SHARD_BYTES + 100);
-        // Of this one nobody was told yet.
+        // This write is not recorded in the inode.
         file.write(140_001);
         let sizes = [
             70_001 * SHARD_BYTES,
@@ -93,7 +94,7 @@ fn of_a_file_that_is_cut_all_before_its_end_is_left_and_nothing_behind_it() {
     }
 }
 
-/// What is in an inode beside it.
+/// A file whose bytes are beside the inode.
 #[test]
 fn what_was_cut_off_a_small_file_does_not_come_back() {
     let mut ring = open(&storages());
@@ -119,7 +120,7 @@ fn what_was_cut_off_a_small_file_does_not_come_back() {
     assert_eq!(resize(&mut ring, FILE_BYTES_MAX + 1), Err(Error::TooLarge));
 }
 
-/// ftruncate(2); who builds or backs up by times of change goes by them.
+/// ftruncate(2). Build and backup tools rely on the times.
 #[test]
 fn times_say_that_a_file_was_cut() {
     let mut ring = open(&storages());
@@ -141,7 +142,7 @@ fn times_say_that_a_file_was_cut() {
     assert_eq!(tell(AttrChanges { mtime: at, ..size(3) }).0, Time(7), "as it was asked for");
 }
 
-/// fallocate(2) with FALLOC_FL_KEEP_SIZE, and then ftruncate(2): it gives the room back.
+/// fallocate(2) with FALLOC_FL_KEEP_SIZE and then ftruncate(2), which releases the room.
 #[test]
 fn room_behind_the_end_of_a_file_goes_with_a_truncate() {
     let mut file = Long::new();
@@ -162,7 +163,7 @@ fn room_behind_the_end_of_a_file_goes_with_a_truncate() {
     assert_eq!((reserved(&file), file.left(0)), (0, 100));
 }
 
-/// Its leader cuts it itself, in the same record.
+/// The inode's leader cuts the shard itself, in the same record.
 #[test]
 fn a_shard_that_rests_beside_its_inode_is_cut_too() {
     let mut file = Long::new();
@@ -179,7 +180,7 @@ fn a_shard_that_rests_beside_its_inode_is_cut_too() {
     }
 }
 
-/// A narrow run of splits, 1011: somebody saw a write, wrote over it, and then a truncate had the first one done again.
+/// A client saw a write and overwrote it. A truncate since must not have the first write done again.
 #[test]
 fn what_a_truncate_has_not_cut_is_not_written_again() {
     let mut ring = open(&storages());
@@ -205,7 +206,7 @@ fn what_a_truncate_has_not_cut_is_not_written_again() {
     assert_eq!(attr.size, 60, "what is carried over makes no file longer");
 }
 
-/// Shards rest where their hash says: of those that are tried one by one some partition may have none.
+/// The partition of a shard depends on its hash: a partition may have none of the shards that are looked up one by one.
 #[test]
 fn a_partition_that_has_only_far_shards_of_a_file_cuts_them_too() {
     let mut file = Long::new();
@@ -223,7 +224,7 @@ fn a_partition_that_has_only_far_shards_of_a_file_cuts_them_too() {
     assert_eq!(file.left(far), 0, "it grew again");
 }
 
-/// Who is told the new layout writes under it, to a shard that is yet to be cut.
+/// A client that knows the new layout would write under it, to a shard that is yet to be cut.
 #[test]
 fn what_is_told_of_a_file_that_is_being_cut_is_answered_once_it_is() {
     let mut file = Long::new();

@@ -1,4 +1,4 @@
-//! A partition of one replica whose process dies, and sessions that lock in it.
+//! A partition of one replica whose process dies, and sessions that hold locks in it.
 
 use crate::*;
 use hekate_brick::storage::MemoryStorage;
@@ -14,7 +14,7 @@ const A: SessionId = SessionId(1);
 const B: SessionId = SessionId(2);
 const SILENT: SessionId = SessionId(3);
 
-/// The replica, which knows of `sessions` when it begins.
+/// The replica, which is given `sessions` when it begins.
 struct Bench {
     storage: MemoryStorage,
     brick: Brick,
@@ -65,7 +65,7 @@ impl Bench {
         out.answers
     }
 
-    /// The process dies, and the next one is told of these sessions.
+    /// The process dies, and the next one is given these sessions.
     fn restart(&mut self, sessions: &[SessionId]) {
         self.brick = open(&self.storage);
         self.partition = begin(&self.brick, &self.views);
@@ -77,7 +77,7 @@ impl Bench {
         Ask::new(RING, 1, VOLUME, (session, OpId(op << 8 | op & 0xff)), Time(0))
     }
 
-    /// Under a given number; `None`: it is not answered now.
+    /// Sends an op with this number. `None`: it is not answered yet.
     fn send(&mut self, session: SessionId, number: u64, op: LockOp) -> Option<Result<Reply>> {
         let (token, ask) = (Token(number), self.ask(session, number));
         let answers = self.tell(Event::Request { token, ask, op: Op::Lock { op } });
@@ -86,7 +86,7 @@ impl Bench {
 
     fn op(&mut self, session: SessionId, op: LockOp) -> Result<Reply> {
         self.last += 1;
-        // Slots are of no concern here: each op has one of its own.
+        // Each op has a slot of its own here.
         let number = self.last;
         self.send(session, number, op).unwrap()
     }
@@ -126,7 +126,7 @@ fn nothing_is_granted_before_the_sessions_are_known() {
     bench.tell(Event::Sessions { sessions: Vec::new() });
     assert!(!bench.partition.wants_sessions());
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
-    // Known once: this is no new life.
+    // Only the first list of sessions counts.
     bench.tell(Event::Sessions { sessions: vec![A] });
     assert_eq!(bench.op(B, set(Write, 0, 9, false)), Err(Error::WouldBlock));
 }
@@ -138,7 +138,7 @@ fn a_lock_that_waits_is_answered_so_at_once_and_told_when_it_is_granted() {
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
     let waiting = is_waiting(bench.op(B, set(Write, 5, 5, true)));
     let number = bench.last;
-    // Sent again it waits on in its place; that its connection died is nothing to it.
+    // A retry keeps the op's place in the queue, whatever happens to its connection.
     is_waiting(bench.send(B, number, set(Write, 5, 5, true)).unwrap());
     bench.tell(Event::Abandon { token: Token(number) });
     assert_eq!(bench.told, []);
@@ -183,7 +183,7 @@ fn a_new_leader_hears_what_was_held_before_it_grants_anything() {
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
     bench.restart(&[A, B, SILENT]);
     assert!(bench.partition.awaits(A) && bench.partition.awaits(B));
-    // Not even an unlock, which what is told later would undo.
+    // Not even an unlock is permitted: a lock that is restored later would undo it.
     for op in [set(Write, 0, 0, true), set(Unlock, 0, 9, false), get(0, 0)] {
         assert_eq!(bench.op(A, op), Err(Error::LocksUntold));
     }
@@ -192,7 +192,7 @@ fn a_new_leader_hears_what_was_held_before_it_grants_anything() {
     let number = bench.last;
     assert!(matches!(bench.op(B, set(Write, 50, 60, false)), Err(Error::Unavailable { .. })));
     assert_eq!(bench.restore(A, &[range(Write, 0, 9)]), Ok(Reply::Restored { lost: Vec::new() }));
-    // Told twice, because the answer was lost: it is held all the same.
+    // The locks are restored twice, since the first answer was lost.
     assert_eq!(bench.restore(A, &[range(Write, 0, 9)]), Ok(Reply::Restored { lost: Vec::new() }));
     assert!(matches!(bench.op(A, set(Write, 50, 60, false)), Err(Error::Unavailable { .. })));
     bench.tell(Event::SessionEnded { session: SILENT });
