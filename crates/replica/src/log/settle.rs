@@ -122,7 +122,6 @@ impl Leader {
             }
             Then::SendForget(to, intent) => cx.send(to, Message::Forget { intent }),
             Then::Open(epoch) if epoch == cx.at.view.epoch && !cx.at.view.opened => {
-                require(self.is_settled(), "R3", || format!("view {epoch} is to open, and a record is not settled"))?;
                 self.start.allow_open();
                 self.fast.loose.view_begins();
                 cx.out.open = Some((cx.at.own.partition, epoch));
