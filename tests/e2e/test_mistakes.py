@@ -311,7 +311,7 @@ def test_files_where_directories_are_meant(store):
     store.refuses("partition", "show", "9/9", words=["no partition 9/9", "hekate partition list"])
     store.refuses("serve", words=["in use", "hekate stop"], exits=[AWAY])
     store.refuses("debug", "bundle", store.path("file"), words=["file exists"], exits=[CANNOT_CREATE])
-    store.refuses("join", "127.0.0.1:1", "--secret-file", store.path("file"), "--brick", store.path("b"), words=["under 32 bytes", "`secret`"], state=store.path("other"))
+    store.refuses("join", "127.0.0.1:1", "--secret-file", store.path("file"), "--brick", store.path("b"), words=["fewer than 32 bytes", "`secret`"], state=store.path("other"))
     store.refuses("join", "127.0.0.1:1", "--secret-file", store.path("none"), "--brick", store.path("b"), words=["none", "`secret` in the state directory"], state=store.path("other"))
     said = store.cli("brick", "add", store.path("third"), "--journal", "32").out
     assert f"hekate --state {store.state} stop && hekate --state {store.state} serve --detach" in said, said
