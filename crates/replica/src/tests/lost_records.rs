@@ -204,5 +204,9 @@ fn a_member_whose_brick_has_stopped_is_told_of_by_its_leaders() {
     }
     assert!(told > 0);
     let name = stopped.text();
-    assert!(ring.notes.iter().any(|note| note.contains(&format!("brick {name} cannot go on"))), "{:?}", ring.notes);
+    assert!(
+        ring.notes.iter().any(|note| note.contains(&format!("brick {name} appends no more records"))),
+        "{:?}",
+        ring.notes
+    );
 }
