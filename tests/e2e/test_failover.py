@@ -293,8 +293,8 @@ def test_mistakes_with_a_coordinator_are_named(store):
     store.coordinate(address)
     own = store.path("c")
     store.refuses("coordinator", "--listen", other, words=["in use"], state=own)
-    store.refuses("serve", words=["of a coordinator", "hekate coordinator"], state=own)
-    store.refuses("init", *brick, words=["of a coordinator", "--state"], state=own)
+    store.refuses("serve", words=["belongs to a coordinator", "hekate coordinator"], state=own)
+    store.refuses("init", *brick, words=["belongs to a coordinator", "--state"], state=own)
     store.refuses("status", words=["a coordinator answers here", "ask a server"], state=own)
     words = ["join", address, "--secret-file", secret, "--brick", store.path("b9")]
     store.refuses(*words, words=["no cluster yet", "init --coordinator"], state=store.path("s9"))
@@ -308,7 +308,7 @@ def test_mistakes_with_a_coordinator_are_named(store):
     store.refuses("init", *brick, *there, words=["holds a cluster already"], exits=[73])
     again = ["--brick", store.path("brick1"), "--secret-file", secret]
     store.refuses("init", *again, "--coordinator", address, words=["has cluster", "hekate join"], exits=[73], state=store.path("twice"))
-    store.refuses("coordinator", "--listen", other, words=["of a server", "--state"], exits=[73])
+    store.refuses("coordinator", "--listen", other, words=["belongs to a server", "--state"], exits=[73])
     store.serve("--listen", other)
     store.refuses("init", *again, "--coordinator", other, words=["is a server", "hekate join"], state=store.path("twice"))
     # The coordinator tells where it is, and a server where its coordinator is.
