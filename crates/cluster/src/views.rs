@@ -38,7 +38,7 @@ pub struct BrickSeen {
     pub serves: bool,
 }
 
-/// What is known when the next view is decided.
+/// The state of servers and bricks, as the server that decides the next view has read and observed it.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
     pub bricks: BTreeMap<BrickId, BrickSeen>,

@@ -6,7 +6,7 @@ use hekate_proto::{BrickId, PartitionNumber, RingId, ServerId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What is healed, what waits, and the progress of proofs.
+/// Learners with their progress, partitions that wait for a member, and the progress of proofs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HealingStatus {

@@ -1,4 +1,4 @@
-//! What is explored: the number of each part, and which faults may happen how often.
+//! The bounds of an exploration: numbers of replicas, clients and writes, and how often each fault may happen.
 
 use crate::rules::Rules;
 use crate::state::{Budget, Mask};

@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The same seed yields the same numbers.
+    /// A generator whose numbers are a function of the seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

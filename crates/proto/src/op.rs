@@ -10,7 +10,7 @@ use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 
 wire_enum! {
-    /// Who executes a request.
+    /// The replica that executes a request.
     #[derive(Copy)]
     pub enum Target {
         /// The leader of a partition, in the view that the client knows.
@@ -348,7 +348,7 @@ wire_struct! {
     /// One op, addressed to the recipient that executes it.
     pub struct Request {
         pub volume: VolumeId,
-        /// Who executes it.
+        /// The replica that executes the request.
         pub target: Target,
         pub session: SessionId,
         /// The op's id in its session. A retry carries the same id.

@@ -121,7 +121,8 @@ impl Partition {
                 None => refuse(event, error, out),
             };
         }
-        let (sends, answers) = (out.sends.len(), out.answers.len());
+        let asked = token_of(&event);
+        let (sends, answers, told, open) = (out.sends.len(), out.answers.len(), out.told.len(), out.open);
         let outcome = match event {
             Event::Message(envelope) => self.message(envelope, around, out),
             Event::View => self.renew_view(around, out),
@@ -134,13 +135,21 @@ impl Partition {
             if matches!(error, Error::Bug { .. }) {
                 // A rule of the protocol does not hold, so what this event produced may be wrong.
                 out.sends.truncate(sends);
+                out.told.truncate(told);
+                out.open = open;
                 out.answers[answers..].iter_mut().for_each(|(_, answer)| *answer = Err(error.clone()));
             }
             // Other replicas on the brick need not wait until this one has room for its records.
             if let Role::Follower(follower) = &mut self.role {
                 follower.forget(&mut Context { at: &mut self.at, around, out });
             }
-            self.fail(error, out);
+            let is_bug = matches!(error, Error::Bug { .. });
+            self.fail(error.clone(), out);
+            if let Some(token) = asked.filter(|_| is_bug)
+                && !out.answers[answers..].iter().any(|(answered, _)| *answered == token)
+            {
+                out.answers.push((token, Err(error)));
+            }
         }
     }
 
@@ -422,11 +431,16 @@ impl Partition {
 }
 
 fn refuse(event: Event, error: &Error, out: &mut Out) {
-    if let Event::Request { token, .. }
-    | Event::Change { token, .. }
-    | Event::ChangeNow { token, .. }
-    | Event::Sync { token, .. } = event
-    {
-        out.answers.push((token, Err(error.clone())));
+    out.answers.extend(token_of(&event).map(|token| (token, Err(error.clone()))));
+}
+
+/// The request that an event begins.
+fn token_of(event: &Event) -> Option<Token> {
+    match event {
+        Event::Request { token, .. }
+        | Event::Change { token, .. }
+        | Event::ChangeNow { token, .. }
+        | Event::Sync { token, .. } => Some(*token),
+        _ => None,
     }
 }

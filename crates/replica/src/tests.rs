@@ -13,6 +13,7 @@ mod drive;
 mod fast;
 mod feed;
 mod heal;
+mod invariants;
 mod lane;
 mod learner;
 mod legs;

@@ -33,7 +33,7 @@ const LOG_AFTER: Duration = Duration::from_secs(10);
 /// Limit for each server's reply to an op that goes to all servers; a server that hangs must not delay the others.
 const QUERY_ALL_LIMIT: Duration = Duration::from_secs(2);
 
-/// Who executes a request.
+/// The replica or server that executes a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Recipient {
     Leader(PartitionNumber),

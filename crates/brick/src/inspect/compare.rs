@@ -117,7 +117,7 @@ impl<'a> Replica<'a> {
         digest
     }
 
-    /// What is stored under a key.
+    /// The entry, shard or checksums that the brick has under a key; `None` if it has nothing there.
     pub fn held(&self, key: &Key) -> Option<Held> {
         let held = match (key.as_shard(), key.prefix()) {
             (Some(shard), Some(place)) => self.held_shard(place.ring, shard).map(|found| found.map(Held::Shard)),

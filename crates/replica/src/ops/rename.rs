@@ -20,7 +20,7 @@ pub struct Ends<'a> {
     pub to_name: &'a Name,
 }
 
-/// What is at both names.
+/// The entries at the old and the new name of a rename, before it.
 struct Found {
     from: NameRecord,
     to: Option<NameRecord>,
