@@ -156,6 +156,29 @@ fn a_leg_that_comes_twice_is_answered_as_at_first() {
     assert_eq!(attr.nlink, 1, "undone once");
 }
 
+/// A rename that other clients see already may move a directory to a held name, and each is a link of its parent.
+#[test]
+fn links_of_a_directory_are_not_shown_while_a_name_in_it_is_held() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    create_file(&mut ring);
+    ring.answers.clear();
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir: ROOT, name: name(b"f") })));
+    let changes = AttrChanges { mode: Some(0o711), ..AttrChanges::default() };
+    let ops = [InodeOp::GetAttr { inode: ROOT }, InodeOp::SetAttr { inode: ROOT, changes }];
+    for (token, op) in (1..).zip(ops.clone()) {
+        begin(&mut ring, token, Op::Inode { op });
+    }
+    deliver_but(&mut ring, |_| false);
+    assert!(ring.answers.is_empty(), "{:?}", ring.answers);
+    assert!(is_taken(&leg(&mut ring, ways, UNDOING, Leg::ReleaseName { dir: ROOT, name: name(b"f") })));
+    (0..20).for_each(|_| ring.tick());
+    for (token, op) in (1..).zip(ops) {
+        assert!(matches!(ring.answers.get(&Token(token)), Some(Ok(Reply::Node { .. }))), "{op:?} {:?}", ring.answers);
+    }
+}
+
 /// Two concurrent moves could put each directory below the other, where no path leads.
 #[test]
 fn directories_are_moved_by_one_op_of_the_volume_at_a_time() {
