@@ -4,10 +4,10 @@ use bytes::Bytes;
 use hekate_graph::{Context, LayerSpec, Translator};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
+use hekate_threads::{HashMap, HashSet, Mutex, RwLock};
 use hekate_translators::{Distribute, Locks, LossWatch, REGISTRY, Replicate};
-use hekate_transport::{Endpoint, Local, Servers};
-use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, HashSet};
+use hekate_transport::{Endpoint, Local, ServerPool, Servers, Welcome};
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub struct Volume {
 }
 
 struct Shared {
-    servers: Arc<Servers>,
+    servers: Arc<dyn Servers>,
     /// Files whose mapped pages were written back since the last heartbeat that a server answered.
     mapped: Mutex<HashSet<InodeId>>,
     /// Number of opens by inode.
@@ -65,8 +65,15 @@ impl Volume {
     /// `Unavailable` if the server cannot be reached, `NotFound` with the known names, `Denied` if this user may not
     /// use the volume.
     pub fn open(endpoint: Endpoint, name: &str, options: &OpenOptions) -> Result<Self> {
-        let (servers, welcome) = Servers::open(endpoint, name, options.local.clone())?;
-        let servers = Arc::new(servers);
+        let (servers, welcome) = ServerPool::open(endpoint, name, options.local.clone())?;
+        Self::over(Arc::new(servers), welcome, options)
+    }
+
+    /// The volume of a session that was opened with these servers.
+    ///
+    /// # Errors
+    /// `Invalid` if a translator is unknown, `Io` if the machine gives no thread.
+    pub fn over(servers: Arc<dyn Servers>, welcome: Welcome, options: &OpenOptions) -> Result<Self> {
         let replicate = Replicate::new(servers.clone(), welcome.session, welcome.map.clone());
         let bottom = Arc::new(Distribute::new(replicate));
         let (locks, losses) = (bottom.locks(), bottom.loss_watch());
@@ -79,9 +86,7 @@ impl Volume {
             ended: AtomicBool::new(false),
         });
         let (beating, graph) = (shared.clone(), top.clone());
-        std::thread::Builder::new()
-            .name("hekate-beat".into())
-            .spawn(move || beating.send_heartbeats(&*graph))
+        hekate_threads::spawn("hekate-beat", move || beating.send_heartbeats(&*graph))
             .map_err(|e| Error::io("start a thread", e))?;
         let access_times = !options.no_access_times;
         Ok(Self { shared, top, locks, losses, map: welcome.map, session: welcome.session, access_times })
@@ -432,7 +437,7 @@ fn check_length(data: &Bytes) -> Result<()> {
 
 /// A random number from which servers make inode ids that cannot be guessed.
 pub fn seed() -> Result<u64> {
-    getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))
+    hekate_threads::random().map_err(|e| Error::bug(format!("getrandom: {e}")))
 }
 
 impl Volume {
@@ -477,9 +482,9 @@ impl Shared {
                 }
             };
             if unused.is_empty() {
-                std::thread::sleep(HEARTBEAT);
+                hekate_threads::sleep(HEARTBEAT);
             } else {
-                std::thread::sleep(HEARTBEAT / 20);
+                hekate_threads::sleep(HEARTBEAT / 20);
             }
         }
     }

@@ -9,7 +9,7 @@ use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry, Ser
 use hekate_control::VolumeCreate;
 use hekate_server::{Membership, Node, NodeSettings};
 use hekate_translators::{Distribute, Replicate};
-use hekate_transport::{Server, Servers};
+use hekate_transport::{Server, ServerPool};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -309,7 +309,7 @@ fn a_server_names_the_one_that_leads_a_partition() {
 fn with_a_map(pair: &Pair, change: fn(&mut map::VolumeMap)) {
     let (volume, _) = pair.open(0);
     drop(volume);
-    let (servers, mut welcome) = Servers::open(pair.endpoint(0), "v", None).unwrap();
+    let (servers, mut welcome) = ServerPool::open(pair.endpoint(0), "v", None).unwrap();
     change(&mut welcome.map);
     welcome.map.check().unwrap();
     let replicate = Replicate::new(Arc::new(servers), welcome.session, welcome.map.clone());

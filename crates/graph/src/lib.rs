@@ -31,7 +31,7 @@ impl Context<'_> {
     /// True if the caller gave up.
     pub fn interrupted(&self) -> bool {
         self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed))
-            || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            || self.deadline.is_some_and(|deadline| hekate_threads::now() >= deadline)
     }
 }
 

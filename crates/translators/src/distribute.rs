@@ -23,8 +23,8 @@ use crate::unsynced::{Losses, Unsynced};
 use copy::FilePosition;
 use hekate_graph::{Context, Translator};
 use hekate_proto::*;
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use hekate_threads::{HashMap, Mutex};
+
 use std::sync::Arc;
 pub use syncing::LossWatch;
 use syncing::inodes_of;

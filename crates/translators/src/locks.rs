@@ -14,12 +14,12 @@ mod waits;
 use crate::replicate::{Recipient, Replicate};
 use hekate_graph::Context;
 use hekate_proto::*;
+use hekate_threads::{HashMap, HashSet, Mutex, now};
 use held::Held;
-use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use turns::Turns;
 use waits::Wait;
 
@@ -54,10 +54,10 @@ impl Locks {
     pub(crate) fn new(replicate: Arc<Replicate>) -> Arc<Self> {
         let state = State {
             held: Held::new(replicate.session()),
-            owners: HashSet::new(),
+            owners: HashSet::default(),
             owed: BTreeSet::new(),
-            waits: HashMap::new(),
-            listening: HashSet::new(),
+            waits: HashMap::default(),
+            listening: HashSet::default(),
             closed: false,
         };
         Arc::new_cyclic(|own| Self {
@@ -124,7 +124,7 @@ impl Locks {
                 return Err(gave_up());
             }
             if !is_restored {
-                std::thread::sleep(RETRY_PAUSE);
+                hekate_threads::sleep(RETRY_PAUSE);
             }
         }
     }
@@ -185,8 +185,8 @@ impl Locks {
 
     /// As [`Locks::send_owed_release`], with one attempt.
     fn try_owed_release(&self, inode: InodeId, owner: LockOwner) -> Result<()> {
-        let (end, partition) = (Instant::now() + ATTEMPT_LIMIT, self.partition(inode));
-        let turn = self.turns.begin(inode, partition, || Instant::now() > end).ok_or_else(gave_up)?;
+        let (end, partition) = (now() + ATTEMPT_LIMIT, self.partition(inode));
+        let turn = self.turns.begin(inode, partition, || now() > end).ok_or_else(gave_up)?;
         if !self.state.lock().owed.contains(&(inode, owner)) {
             return Ok(());
         }

@@ -15,8 +15,8 @@ use hekate_proto::{
     BrickId, Epoch, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, ServerId, SessionId,
     Target, VolumeOp,
 };
+use hekate_threads::{Condvar, Mutex, RwLock, elapsed, now};
 use hekate_transport::{Replies, Servers};
-use parking_lot::{Condvar, Mutex, RwLock};
 use raw::RawLanes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ pub(crate) enum Recipient {
 
 /// Sends batches for one session.
 pub struct Replicate {
-    servers: Arc<Servers>,
+    servers: Arc<dyn Servers>,
     session: SessionId,
     map: RwLock<Arc<VolumeMap>>,
     /// When a waiting thread last fetched the map.
@@ -57,13 +57,13 @@ pub struct Replicate {
 
 impl Replicate {
     /// For a session on a volume.
-    pub fn new(servers: Arc<Servers>, session: SessionId, map: VolumeMap) -> Self {
+    pub fn new(servers: Arc<dyn Servers>, session: SessionId, map: VolumeMap) -> Self {
         let map = RwLock::new(Arc::new(map));
         Self {
             servers,
             session,
             map,
-            map_fetched: Mutex::new(Instant::now()),
+            map_fetched: Mutex::new(now()),
             slots: Arc::new(Slots::new()),
             op_count: AtomicU64::new(1),
             fast: FastShards::default(),
@@ -173,8 +173,8 @@ impl Replicate {
     }
 
     /// The volume's servers.
-    pub(crate) fn servers(&self) -> &Servers {
-        &self.servers
+    pub(crate) fn servers(&self) -> &dyn Servers {
+        &*self.servers
     }
 
     pub(crate) fn session(&self) -> SessionId {
@@ -184,7 +184,7 @@ impl Replicate {
     /// Sends requests until all have a reply, run by run.
     fn send_runs(&self, context: &Context, recipients: &[Recipient], requests: &mut [Request]) -> Result<Replies> {
         let mut replies: Replies = Vec::with_capacity(requests.len());
-        let (begun, mut asked, mut is_logged) = (Instant::now(), Instant::now(), false);
+        let (begun, mut asked, mut is_logged) = (now(), now(), false);
         let planned = self.map();
         while replies.len() < requests.len() {
             let (done, map) = (replies.len(), self.map());
@@ -203,7 +203,7 @@ impl Replicate {
                     }
                 },
                 Some(failure) => {
-                    if !is_logged && begun.elapsed() >= LOG_AFTER {
+                    if !is_logged && elapsed(begun) >= LOG_AFTER {
                         is_logged = true;
                         log::warn!("an op has been waiting for {} s: {}", LOG_AFTER.as_secs(), failure.error());
                     }
@@ -288,11 +288,11 @@ impl Replicate {
     /// Fetches the map if that is due; one of the waiting threads does so for all.
     fn fetch_map_if_due(&self) {
         let Some(mut last) = self.map_fetched.try_lock() else { return };
-        if last.elapsed() >= WATCH_INTERVAL {
+        if elapsed(*last) >= WATCH_INTERVAL {
             if let Ok(map) = self.servers.map() {
                 *self.map.write() = Arc::new(map);
             }
-            *last = Instant::now();
+            *last = now();
         }
     }
 
@@ -301,16 +301,16 @@ impl Replicate {
     fn fetch_newer_map(&self, failure: &Failure, used: &VolumeMap, asked: &mut Instant) {
         let is_away = matches!(failure, Failure::Unavailable(_) | Failure::Reply(Error::Unavailable { .. }));
         if is_away {
-            std::thread::sleep(RETRY_PAUSE);
-            if asked.elapsed() < MAP_INTERVAL {
+            hekate_threads::sleep(RETRY_PAUSE);
+            if elapsed(*asked) < MAP_INTERVAL {
                 return;
             }
         }
-        *asked = Instant::now();
+        *asked = now();
         // Without a newer map the next attempt fails as this one did.
-        let Ok(map) = self.servers.map() else { return std::thread::sleep(RETRY_PAUSE) };
+        let Ok(map) = self.servers.map() else { return hekate_threads::sleep(RETRY_PAUSE) };
         if !is_away && map.views == used.views {
-            std::thread::sleep(RETRY_PAUSE);
+            hekate_threads::sleep(RETRY_PAUSE);
         }
         *self.map.write() = Arc::new(map);
     }

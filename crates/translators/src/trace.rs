@@ -2,8 +2,8 @@
 
 use hekate_graph::{Context, LayerSpec, Translator};
 use hekate_proto::{Op, Reply, Result};
+use hekate_threads::{elapsed, now};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Prints every op, its duration and its outcome.
 pub struct Trace {
@@ -20,13 +20,13 @@ impl Trace {
 impl Translator for Trace {
     fn handle(&self, context: &Context, op: Op) -> Result<Reply> {
         let label = op.label();
-        let begun = Instant::now();
+        let begun = now();
         let answer = self.next.handle(context, op);
         let outcome = match &answer {
             Ok(_) => "done".to_string(),
             Err(error) => error.to_string(),
         };
-        eprintln!("trace: {label} {} us: {outcome}", begun.elapsed().as_micros());
+        eprintln!("trace: {label} {} us: {outcome}", elapsed(begun).as_micros());
         answer
     }
 }

@@ -9,7 +9,8 @@
 
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{BrickId, InodeId, PartitionNumber, ShardId};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use hekate_threads::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Shards tracked before everything is synced: 256 GiB of large files.
 const SHARDS_MAX: usize = 65_536;

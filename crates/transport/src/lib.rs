@@ -7,7 +7,7 @@
 //! packets of a [`link`]. `docs/format/wire.md` describes the bytes.
 //!
 //! Read in this order: `frame` (encoding), `client` and `server` (the two ends of a connection), `servers` (all
-//! servers of a volume), `link` and `peers` (messages between servers).
+//! servers of a volume) and `server_pool`, `link` and `peers` (messages between servers).
 
 mod authentication;
 mod client;
@@ -24,6 +24,7 @@ mod lock_notifications;
 mod peers;
 mod pending_batches;
 mod server;
+mod server_pool;
 mod servers;
 mod session_lock;
 
@@ -35,7 +36,7 @@ pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
 pub use local::Local;
 pub use lock_notifications::{Listener, LockNotifications};
 pub use peers::{Cork, PeerHandler, Peers};
-pub use pending_batches::Sent;
 pub use server::{Server, Service};
-pub use servers::Servers;
+pub use server_pool::ServerPool;
+pub use servers::{Notifications, PendingBatch, Servers};
 pub use session_lock::{SessionLocks, SessionProcess};

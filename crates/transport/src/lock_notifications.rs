@@ -6,6 +6,7 @@
 
 use crate::client::{Remote, handshake, unavailable};
 use crate::frame::{Channel, FrameKind, HEADER_BYTES, Purpose, malformed, write_header};
+use crate::servers::Notifications;
 use hekate_proto::{OpId, Result, Wire};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
@@ -52,12 +53,8 @@ impl Listener {
 #[derive(Debug)]
 pub struct LockNotifications(Channel);
 
-impl LockNotifications {
-    /// The next op ids, or `None` if none arrive within `limit`.
-    ///
-    /// # Errors
-    /// The connection has ended; the caller opens another one.
-    pub fn next(&mut self, limit: Duration) -> std::io::Result<Option<Vec<OpId>>> {
+impl Notifications for LockNotifications {
+    fn next(&mut self, limit: Duration) -> std::io::Result<Option<Vec<OpId>>> {
         self.0.set_receive_timeout(Some(limit))?;
         match self.0.receive() {
             Ok((FrameKind::Notification, _, body)) => Vec::from_bytes(body).map(Some).map_err(|e| malformed(e.0)),

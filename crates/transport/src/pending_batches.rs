@@ -2,6 +2,7 @@
 
 use crate::client::{ExchangeError, Remote, Replies};
 use crate::frame::Channel;
+use crate::servers::PendingBatch;
 use hekate_proto::{Request, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +30,11 @@ impl Sent {
         };
         Self { remote, state }
     }
+}
 
-    /// Waits for the replies.
-    ///
-    /// # Errors
-    /// `Unavailable` if the connection broke or `gave_up` returned true. The server may or may not have executed the
-    /// batch.
-    pub fn finish(self, gave_up: &dyn Fn() -> bool) -> Result<Replies> {
-        let Self { remote, state } = self;
+impl PendingBatch for Sent {
+    fn finish(self: Box<Self>, gave_up: &dyn Fn() -> bool) -> Result<Replies> {
+        let Self { remote, state } = *self;
         match state {
             State::Finished(outcome) => outcome,
             State::Waiting { channel, frame, requests } => {

@@ -10,7 +10,7 @@ use crate::unsynced::{Losses, Unsynced};
 use hekate_graph::Context;
 use hekate_proto::map::{View, VolumeMap};
 use hekate_proto::*;
-use parking_lot::Mutex;
+use hekate_threads::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

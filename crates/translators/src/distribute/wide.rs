@@ -9,7 +9,8 @@ use super::{Distribute, unexpected};
 use crate::replicate::Recipient;
 use hekate_graph::Context;
 use hekate_proto::*;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use hekate_threads::HashMap;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Directories remembered; at the limit all are forgotten.
 const WIDE_MAX: usize = 10_000;

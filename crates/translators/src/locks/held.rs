@@ -2,7 +2,7 @@
 //! contains a lock that the session may not hold.
 
 use hekate_proto::*;
-use std::collections::HashMap;
+use hekate_threads::HashMap;
 
 /// The locks held by a session.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Held {
 
 impl Held {
     pub fn new(session: SessionId) -> Self {
-        Self { session, files: HashMap::new() }
+        Self { session, files: HashMap::default() }
     }
 
     /// The leader has executed a lock or unlock.

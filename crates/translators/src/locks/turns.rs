@@ -2,9 +2,9 @@
 //! the leader did last, and no op runs while the session reports its locks of a partition.
 
 use hekate_proto::{InodeId, PartitionNumber};
-use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use hekate_threads::{Condvar, HashMap, HashSet, Mutex, now};
+
+use std::time::Duration;
 
 /// Interval at which a waiting op checks whether its caller gave up.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -44,17 +44,17 @@ impl Turns {
 
     /// Waits until no op on the partition runs. `None` if that takes longer than `limit`.
     pub fn exclusive(&self, partition: PartitionNumber, limit: Duration) -> Option<Exclusive<'_>> {
-        let end = Instant::now() + limit;
+        let end = now() + limit;
         let mut state = self.state.lock();
         while state.restoring.contains(&partition) {
-            if self.changed.wait_until(&mut state, end).timed_out() {
+            if !self.changed.wait_until(&mut state, end) {
                 return None;
             }
         }
         state.restoring.insert(partition);
         let exclusive = Exclusive(self, partition);
         while state.active.values().any(|other| *other == partition) {
-            if self.changed.wait_until(&mut state, end).timed_out() {
+            if !self.changed.wait_until(&mut state, end) {
                 drop(state);
                 return None;
             }

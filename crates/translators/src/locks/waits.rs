@@ -12,9 +12,9 @@ use super::{ATTEMPT_LIMIT, Locks, State, gave_up, is_passing};
 use crate::replicate::OpTicket;
 use hekate_graph::Context;
 use hekate_proto::*;
+use hekate_threads::{Condvar, Mutex, elapsed, now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Waits of one mount that are registered at leaders: half of its session's slots, so that other ops find a free one.
@@ -35,6 +35,29 @@ const CALLER_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Receives the outcome of a wait.
 type OnAnswer = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// The outcome of a wait, for the thread that waits for it.
+#[derive(Default)]
+struct Outcome {
+    answer: Mutex<Option<Result<()>>>,
+    given: Condvar,
+}
+
+impl Outcome {
+    fn set(&self, answer: Result<()>) {
+        *self.answer.lock() = Some(answer);
+        self.given.notify_all();
+    }
+
+    /// The outcome, or `None` if there is none within `limit`.
+    fn wait(&self, limit: Duration) -> Option<Result<()>> {
+        let mut answer = self.answer.lock();
+        if answer.is_none() {
+            self.given.wait_for(&mut answer, limit);
+        }
+        answer.take()
+    }
+}
 
 /// The right to register one wait at a leader, until it is dropped.
 pub(super) struct Registration(Arc<AtomicUsize>);
@@ -100,18 +123,21 @@ impl Locks {
 
     /// Waits for the outcome of a waiting lock on this thread.
     pub fn await_lock(&self, context: &Context, inode: InodeId, op_id: OpId) -> Result<()> {
-        let (sender, outcome) = channel();
-        self.when_answered(op_id, move |answer| _ = sender.send(answer));
+        let outcome = Arc::new(Outcome::default());
+        let given = outcome.clone();
+        self.when_answered(op_id, move |answer| given.set(answer));
         let mut cancelled = false;
         loop {
-            match outcome.recv_timeout(CALLER_POLL_INTERVAL) {
-                Ok(answer) => return answer,
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::SessionEnded),
-                Err(RecvTimeoutError::Timeout) if context.interrupted() && !cancelled => {
-                    cancelled = true;
-                    self.cancel(inode, op_id);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
+            if let Some(answer) = outcome.wait(CALLER_POLL_INTERVAL) {
+                return answer;
+            }
+            // The wait was dropped without an outcome.
+            if Arc::strong_count(&outcome) == 1 {
+                return outcome.wait(Duration::ZERO).unwrap_or(Err(Error::SessionEnded));
+            }
+            if context.interrupted() && !cancelled {
+                cancelled = true;
+                self.cancel(inode, op_id);
             }
         }
     }
@@ -137,7 +163,7 @@ impl Locks {
             let what = format!("{WAITS_MAX} lock requests of this mount are waiting already; try again later");
             return Err(Error::TooManyLocks { what });
         }
-        let (asked_at, (due, abandoned, answer, on_answer)) = (Instant::now(), Default::default());
+        let (asked_at, (due, abandoned, answer, on_answer)) = (now(), Default::default());
         state.waits.insert(op_id, Wait { ticket, asked_at, inode, lock, due, abandoned, answer, on_answer });
         Ok(op_id)
     }
@@ -224,8 +250,8 @@ impl Locks {
 
     /// Ends a wait that is not registered, after a request of it that is on its way.
     fn cancel_polled(&self, inode: InodeId, op_id: OpId) -> bool {
-        let end = Instant::now() + ATTEMPT_LIMIT;
-        match self.turns.begin(inode, self.partition(inode), || Instant::now() > end) {
+        let end = now() + ATTEMPT_LIMIT;
+        match self.turns.begin(inode, self.partition(inode), || now() > end) {
             Some(_turn) => self.end_cancelled(op_id),
             None => self.abandon(op_id),
         }
@@ -274,7 +300,7 @@ impl Locks {
             return;
         }
         let listen = move || own.listen(server);
-        if let Err(error) = std::thread::Builder::new().name("hekate-lock-wait".into()).spawn(listen) {
+        if let Err(error) = hekate_threads::spawn("hekate-lock-wait", listen) {
             log::warn!(
                 "cannot start a thread that listens for lock notifications, the next heartbeat retries: {error}"
             );
@@ -284,11 +310,11 @@ impl Locks {
 
     /// Body of a listening thread: runs until no wait needs that server.
     fn listen(self: Arc<Self>, server: ServerId) {
-        let mut needed_at = Instant::now();
+        let mut needed_at = now();
         loop {
             if self.is_needed(server) {
-                needed_at = Instant::now();
-            } else if needed_at.elapsed() > IDLE && self.stop_listening(server) {
+                needed_at = now();
+            } else if elapsed(needed_at) > IDLE && self.stop_listening(server) {
                 return;
             }
             let mut notifications = match self.replicate.servers().listen(server) {
@@ -296,7 +322,7 @@ impl Locks {
                 Err(Error::SessionEnded) => return self.close(),
                 Err(_) if self.is_closed() => return,
                 Err(_) => {
-                    std::thread::sleep(LISTEN_PAUSE);
+                    hekate_threads::sleep(LISTEN_PAUSE);
                     continue;
                 }
             };
@@ -308,8 +334,8 @@ impl Locks {
                     Err(_) => break,
                 }
                 if self.is_needed(server) {
-                    needed_at = Instant::now();
-                } else if self.is_closed() || needed_at.elapsed() > IDLE {
+                    needed_at = now();
+                } else if self.is_closed() || elapsed(needed_at) > IDLE {
                     break;
                 }
             }
@@ -356,7 +382,7 @@ impl Locks {
             let open = state.waits.iter_mut().filter(|(_, wait)| wait.answer.is_none());
             let due = open.filter(|(_, wait)| wait.is_due() && self.is_at(wait.inode, server));
             due.map(|(op_id, wait)| {
-                (wait.due, wait.asked_at) = (false, Instant::now());
+                (wait.due, wait.asked_at) = (false, now());
                 (*op_id, wait.inode, wait.abandoned)
             })
             .collect()
@@ -371,9 +397,9 @@ impl Locks {
 
     /// Requests the reply of a wait, with one attempt. If that fails, the wait stays due.
     fn request_in_turn(&self, op_id: OpId, inode: InodeId) {
-        let end = Instant::now() + ATTEMPT_LIMIT;
+        let end = now() + ATTEMPT_LIMIT;
         let partition = self.partition(inode);
-        let turn = self.turns.begin(inode, partition, || Instant::now() > end);
+        let turn = self.turns.begin(inode, partition, || now() > end);
         let asked = match turn {
             Some(_) => self.request(op_id, |op_id, op| self.attempt(op_id, inode, op)),
             None => Err(gave_up()),
@@ -402,7 +428,7 @@ impl Locks {
 
 impl Wait {
     fn is_due(&self) -> bool {
-        self.due || self.abandoned || self.ticket.is_none() && self.asked_at.elapsed() > POLL_PAUSE
+        self.due || self.abandoned || self.ticket.is_none() && elapsed(self.asked_at) > POLL_PAUSE
     }
 }
 

@@ -11,9 +11,8 @@ use bytes::Bytes;
 use hekate_graph::Context;
 use hekate_proto::map::Mode;
 use hekate_proto::*;
-use hekate_transport::Sent;
-use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
+use hekate_threads::{Condvar, HashMap, Mutex};
+use hekate_transport::PendingBatch;
 
 /// Longest fast write, in bytes. Longer ones gain nothing: the transfer dominates the round trip.
 const FAST_BYTES_MAX: usize = 64 << 10;
@@ -92,7 +91,7 @@ pub(crate) struct Flight<'a> {
     /// What the next write may follow, if this one succeeds.
     after: Allowed,
     ticket: OpTicket,
-    sent: Vec<Sent>,
+    sent: Vec<Box<dyn PendingBatch>>,
     /// True if the write could not be sent to some member.
     failed: bool,
     ended: bool,

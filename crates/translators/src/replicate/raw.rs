@@ -12,8 +12,8 @@ use bytes::Bytes;
 use hekate_graph::Context;
 use hekate_proto::map::{Mode, VolumeMap};
 use hekate_proto::*;
-use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
+use hekate_threads::{Condvar, HashMap, Mutex, elapsed, now};
+
 use std::time::{Duration, Instant};
 
 /// Longest raw write, in bytes, as for fast writes.
@@ -66,7 +66,7 @@ struct Shared {
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { state: State::Absent, op: OpId(0), users: 0, used: Instant::now() }
+        Self { state: State::Absent, op: OpId(0), users: 0, used: now() }
     }
 }
 
@@ -134,7 +134,7 @@ impl Replicate {
     /// Releases eager locks that were idle for 1 s, or with `all` every idle one.
     pub(crate) fn release_raw_locks(&self, context: &Context, all: bool) {
         let is_idle =
-            |shared: &Shared| shared.users == 0 && shared.state == State::Held && (all || shared.used.elapsed() > IDLE);
+            |shared: &Shared| shared.users == 0 && shared.state == State::Held && (all || elapsed(shared.used) > IDLE);
         let idle: Vec<ShardId> = {
             let shards = self.raw.shards.lock();
             shards.iter().filter(|(_, state)| is_idle(&state.lock)).map(|(shard, _)| *shard).collect()
@@ -214,7 +214,7 @@ impl Lane<'_> {
                     }
                     // Sessions that want the same lock must not retry at the same time.
                     let apart = 1 + op.0 % 3;
-                    std::thread::sleep(LOCK_PAUSE * (apart as u32) * (1 << tries));
+                    hekate_threads::sleep(LOCK_PAUSE * (apart as u32) * (1 << tries));
                     tries = (tries + 1).min(4);
                 }
             }
@@ -244,7 +244,7 @@ impl Lane<'_> {
         let made = make(op);
         let is_made = matches!(made, Ok(true));
         let state = if is_made { State::Held } else { State::Absent };
-        self.set(which, Shared { state, op, users: u32::from(is_made), used: Instant::now() });
+        self.set(which, Shared { state, op, users: u32::from(is_made), used: now() });
         made
     }
 
@@ -253,7 +253,7 @@ impl Lane<'_> {
         {
             let mut shards = self.replicate.raw.shards.lock();
             let shared = shards.entry(self.shard).or_default().part(which);
-            (shared.users, shared.used) = (shared.users.saturating_sub(1), Instant::now());
+            (shared.users, shared.used) = (shared.users.saturating_sub(1), now());
             if !stays {
                 shared.state = State::Releasing;
             }

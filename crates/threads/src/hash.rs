@@ -1,0 +1,39 @@
+//! Hash maps whose order of iteration follows from the simulator's seed, or from the machine's random numbers.
+
+use crate::scheduler::current;
+use foldhash::SharedSeed;
+use foldhash::quality::{FoldHasher, RandomState, SeedableRandomState};
+use std::hash::BuildHasher;
+
+pub type HashMap<K, V> = std::collections::HashMap<K, V, Hashing>;
+pub type HashSet<K> = std::collections::HashSet<K, Hashing>;
+
+/// The seed of a map's hashes.
+#[derive(Debug, Clone)]
+pub enum Hashing {
+    Machine(RandomState),
+    Simulated(SeedableRandomState),
+}
+
+impl Default for Hashing {
+    fn default() -> Self {
+        match current() {
+            Some(scheduler) => {
+                let seed = scheduler.random();
+                Hashing::Simulated(SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()))
+            }
+            None => Hashing::Machine(RandomState::default()),
+        }
+    }
+}
+
+impl BuildHasher for Hashing {
+    type Hasher = FoldHasher<'static>;
+
+    fn build_hasher(&self) -> Self::Hasher {
+        match self {
+            Hashing::Machine(state) => state.build_hasher(),
+            Hashing::Simulated(state) => state.build_hasher(),
+        }
+    }
+}
