@@ -1,7 +1,7 @@
 //! Whole clusters in one thread: the real bricks, replicas and links, on simulated disks, networks and clocks, from one
 //! seed. `run.rs` is a run from its beginning to its end.
 
-mod client;
+mod client_servers;
 mod clock;
 mod coordinator;
 mod disk;
@@ -10,6 +10,7 @@ mod faults;
 mod host;
 mod judge;
 mod keeper;
+mod messages;
 mod network;
 mod people;
 mod report;
@@ -20,7 +21,7 @@ mod servers;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod wide;
+mod threads;
 mod workload;
 mod world;
 

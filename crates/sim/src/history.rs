@@ -120,7 +120,9 @@ impl History {
         let first = covering.filter(|sync| matches!(sync.settled(), Some(Ok(_)))).map(|sync| sync.invoked).min()?;
         let tells_of_loss = |other: &Call| {
             let answer = other.answer.as_ref().filter(|answer| matches!(answer.outcome, Err(Error::Lost { .. })));
-            other.session == call.session && answer.is_some_and(|answer| (returned..=first).contains(&answer.at))
+            let is_of_it = matches!(&other.op, Op::Data { op: DataOp::Fsync { inode } } if covers.contains(inode));
+            let is_between = answer.is_some_and(|answer| (returned..=first).contains(&answer.at));
+            other.session == call.session && is_of_it && is_between
         };
         (!self.calls.iter().any(tells_of_loss)).then_some(returned)
     }

@@ -1,6 +1,5 @@
 //! Random faults.
 
-use super::host::Waiter;
 use super::world::{Event, World, trace};
 use std::collections::BTreeSet;
 
@@ -203,19 +202,6 @@ impl World {
         self.apart.insert(server, self.now + time);
         let others = (0..self.settings.machines).filter(|other| *other != machine);
         others.for_each(|other| self.cut_network(machine, other, time));
-    }
-
-    /// Some of the clients that wait for a split server ask another one for the current views.
-    pub fn some_ask_another_server(&mut self) {
-        for client in 0..self.people.len() as u32 {
-            let person = &self.people[client as usize];
-            let is_apart = |server: &u32| self.apart.get(server).is_some_and(|until| *until > self.now);
-            let waits = person.at.iter().find(|(_, server)| is_apart(server)).map(|(number, _)| *number);
-            let connection = person.connection;
-            if let Some(number) = waits.filter(|_| self.random.once_in(4)) {
-                self.connection_lost(Waiter { client, connection, number });
-            }
-        }
     }
 
     fn reset_one(&mut self) {

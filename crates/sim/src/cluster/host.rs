@@ -4,21 +4,20 @@
 use super::clock::Clock;
 use super::coordinator::{RING, VOLUME};
 use super::keeper::Lease;
+use super::threads::MessageNumber;
 use hekate_brick::Brick;
 use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::{Address, Ask, Envelope, Event, Message, Out, Partition, Retention, SyncJob, Token};
 use hekate_transport::link::{self, Boot, Generation, Link, LinkSettings, Output, Packet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client's request that waits for an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waiter {
-    pub client: u32,
-    pub connection: u64,
-    pub number: u64,
+/// A client's batch: its requests are carried out in order.
+struct Batch {
+    left: VecDeque<Request>,
+    replies: Vec<Result<Reply>>,
 }
 
 /// A request of a process to the world.
@@ -31,11 +30,11 @@ pub enum Effect {
     /// A sync of a whole brick for a client, which is answered afterwards.
     SyncAll {
         brick: BrickId,
-        waiter: Waiter,
+        batch: MessageNumber,
         reply: Reply,
     },
     Checkpoint(BrickId),
-    Answer(Waiter, Result<Reply>),
+    Answer(MessageNumber, Vec<Result<Reply>>),
     Orphan(VolumeId, InodeId),
     /// A rarely taken branch.
     Branch(&'static str),
@@ -43,7 +42,7 @@ pub enum Effect {
 
 /// A request in progress in a partition.
 struct Pending {
-    waiter: Option<Waiter>,
+    batch: Option<MessageNumber>,
     /// It must be on stable storage before the answer: these shards, by this replica.
     durable: Option<(Address, Vec<ShardId>)>,
     /// The answer to send then.
@@ -71,8 +70,7 @@ pub struct Process {
     tokens: u64,
     retention: BTreeMap<BrickId, Retention>,
     checkpointing: BTreeMap<BrickId, bool>,
-    /// The newest connection of each client: requests of an older one are dropped.
-    connections: BTreeMap<u32, u64>,
+    batches: BTreeMap<MessageNumber, Batch>,
     pub clock: Clock,
     spread_max: u32,
     pub lease: Lease,
@@ -116,7 +114,7 @@ impl Process {
             tokens: 0,
             retention,
             checkpointing: BTreeMap::new(),
-            connections: BTreeMap::new(),
+            batches: BTreeMap::new(),
             clock,
             spread_max,
             lease,
@@ -342,49 +340,87 @@ impl Process {
         Token(self.tokens)
     }
 
-    /// Receives a client's request.
-    pub fn request(&mut self, waiter: Waiter, request: Request, now: u64) {
-        // A late request cannot be distinguished from one in time.
-        if let Target::Replica { partition, epoch, brick, .. } = request.target {
-            return self.fast_write(waiter, request, (Address { partition, brick }, epoch), now);
+    /// Receives a client's batch.
+    pub fn batch(&mut self, batch: MessageNumber, requests: Vec<Request>, now: u64) {
+        self.batches.insert(batch, Batch { left: requests.into(), replies: Vec::new() });
+        self.next_request(batch, now);
+    }
+
+    fn next_request(&mut self, number: MessageNumber, now: u64) {
+        let Some(batch) = self.batches.get_mut(&number) else { return };
+        if let Some(request) = batch.left.pop_front() {
+            return self.request(number, request, now);
         }
-        let newest = self.connections.entry(waiter.client).or_insert(waiter.connection);
-        if *newest > waiter.connection {
-            return;
+        if let Some(batch) = self.batches.remove(&number) {
+            self.effects.push(Effect::Answer(number, batch.replies));
         }
-        *newest = waiter.connection;
+    }
+
+    /// The reply to the request of a batch that was carried out last.
+    pub fn replied(&mut self, number: MessageNumber, reply: Result<Reply>, now: u64) {
+        let Some(batch) = self.batches.get_mut(&number) else { return };
+        if reply.is_err() {
+            let skipped = batch.left.drain(..).count();
+            batch.replies.push(reply);
+            batch.replies.extend((0..skipped).map(|_| Err(Error::Skipped)));
+        } else {
+            batch.replies.push(reply);
+        }
+        self.next_request(number, now);
+    }
+
+    fn request(&mut self, batch: MessageNumber, request: Request, now: u64) {
         match request.target {
-            Target::Partition { partition, epoch, .. } => self.partition_op(waiter, request, partition, epoch, now),
+            Target::Replica { partition, epoch, brick, .. } => {
+                self.fast_write(batch, request, (Address { partition, brick }, epoch), now)
+            }
+            Target::Partition { partition, epoch, .. } => self.partition_op(batch, request, partition, epoch, now),
             Target::Brick { brick } if self.bricks.contains_key(&brick) => {
                 let is_it = |life: &Incarnation| self.bricks[&brick].incarnation() == *life;
                 match &request.op {
                     Op::Data { op: DataOp::Sync { incarnation, .. } } if is_it(incarnation) => {
-                        self.effects.push(Effect::SyncAll { brick, waiter, reply: Reply::Done });
+                        self.effects.push(Effect::SyncAll { brick, batch, reply: Reply::Done });
                     }
-                    _ => self.effects.push(Effect::Answer(waiter, Err(Error::StaleView { epoch: Epoch(0) }))),
+                    _ => self.replied(batch, Err(Error::StaleView { epoch: Epoch(0) }), now),
                 }
             }
-            _ => self.effects.push(Effect::Answer(waiter, Err(away()))),
+            Target::Brick { .. } => self.replied(batch, Err(away()), now),
+            Target::Server => {
+                let reply = match request.op {
+                    Op::Volume { op: VolumeOp::Heartbeat { .. } } => {
+                        Reply::Orphans { inodes: Vec::new(), untold: Vec::new() }
+                    }
+                    _ => Reply::Done,
+                };
+                self.replied(batch, Ok(reply), now);
+            }
         }
     }
 
-    fn partition_op(&mut self, waiter: Waiter, request: Request, partition: PartitionNumber, epoch: Epoch, now: u64) {
+    fn partition_op(
+        &mut self,
+        batch: MessageNumber,
+        request: Request,
+        partition: PartitionNumber,
+        epoch: Epoch,
+        now: u64,
+    ) {
         let led = |view: &View| Address { partition, brick: view.leader };
         let address = self.views.get(partition.0 as usize).map(led);
         let found = address.and_then(|at| Some((at, self.partitions.get(&at)?)));
         let Some((address, replica)) = found else {
-            return self.effects.push(Effect::Answer(waiter, Err(away())));
+            return self.replied(batch, Err(away()), now);
         };
         let known = replica.view().epoch;
         // Without a lease the answer is as for a stale view: the client asks another replica.
         if known != epoch || !self.lease.is_valid(now) {
-            return self.effects.push(Effect::Answer(waiter, Err(Error::StaleView { epoch: known })));
+            return self.replied(batch, Err(Error::StaleView { epoch: known }), now);
         }
         let Request { session, op_id, durable, op, .. } = request;
         let count = self.views.len() as u32;
         let ask = Ask {
             // Some requests are made durable with their record, others afterwards, as in a batch of several.
-            durable: durable && waiter.number.is_multiple_of(2),
+            durable: durable && batch.is_multiple_of(2),
             loose: !durable,
             spread: spread_of(&op, count.min(self.spread_max)),
             ..Ask::new(RING, count, VOLUME, (session, op_id), self.time(now))
@@ -393,7 +429,7 @@ impl Process {
             let around =
                 hekate_replica::Around { brick: &self.bricks[&address.brick], views: &self.views, now: ask.now };
             if let Some(reply) = replica.read(&around, &ask, &op) {
-                return self.effects.push(Effect::Answer(waiter, reply));
+                return self.replied(batch, reply, now);
             }
         }
         let shards = match &op {
@@ -403,23 +439,21 @@ impl Process {
             _ => Vec::new(),
         };
         let durable = (durable && !ask.durable).then_some((address, shards));
-        let token = self.token(Pending { waiter: Some(waiter), durable, reply: None, alone: None });
+        let token = self.token(Pending { batch: Some(batch), durable, reply: None, alone: None });
         self.event(address, Event::Request { token, ask, op }, now);
     }
 
     /// A member's part of a write that its client sends to all.
-    fn fast_write(&mut self, waiter: Waiter, request: Request, (to, epoch): (Address, Epoch), now: u64) {
+    fn fast_write(&mut self, batch: MessageNumber, request: Request, (to, epoch): (Address, Epoch), now: u64) {
         let known = self.partitions.get(&to).map(|replica| replica.view().epoch);
         if known != Some(epoch) {
-            return self
-                .effects
-                .push(Effect::Answer(waiter, Err(Error::StaleView { epoch: known.unwrap_or_default() })));
+            return self.replied(batch, Err(Error::StaleView { epoch: known.unwrap_or_default() }), now);
         }
         let Request { session, op_id, op, durable, .. } = request;
         let (count, now_there) = (self.views.len() as u32, self.time(now));
         let ask = Ask { loose: !durable, ..Ask::new(RING, count, VOLUME, (session, op_id), now_there) };
         let alone = durable.then_some(to.brick);
-        let token = self.token(Pending { waiter: Some(waiter), durable: None, reply: None, alone });
+        let token = self.token(Pending { batch: Some(batch), durable: None, reply: None, alone });
         self.event(to, Event::Request { token, ask, op }, now);
     }
 
@@ -429,29 +463,28 @@ impl Process {
             (Ok(_), Some(first)) => first,
             (reply, _) => reply,
         };
-        let Some(waiter) = pending.waiter else { return };
+        let Some(batch) = pending.batch else { return };
         if let (Some(brick), Ok(reply)) = (pending.alone, &reply) {
-            return self.effects.push(Effect::SyncAll { brick, waiter, reply: reply.clone() });
+            return self.effects.push(Effect::SyncAll { brick, batch, reply: reply.clone() });
         }
         match pending.durable {
             Some((address, shards)) if reply.is_ok() => {
-                let token =
-                    self.token(Pending { waiter: Some(waiter), durable: None, reply: Some(reply), alone: None });
+                let token = self.token(Pending { batch: Some(batch), durable: None, reply: Some(reply), alone: None });
                 self.event(address, Event::Sync { token, shards, own: false }, now);
             }
-            _ => self.effects.push(Effect::Answer(waiter, reply)),
+            _ => self.replied(batch, reply, now),
         }
     }
 
     /// Makes a change of the host's own.
     pub fn change(&mut self, address: Address, commit: hekate_replica::Commit, now: u64) {
-        let token = self.token(Pending { waiter: None, durable: None, reply: None, alone: None });
+        let token = self.token(Pending { batch: None, durable: None, reply: None, alone: None });
         self.event(address, Event::Change { token, commit: Box::new(commit) }, now);
     }
 
     /// Makes a change of the host's own whose precondition was just checked.
     pub fn change_now(&mut self, address: Address, commit: hekate_replica::Commit, now: u64) {
-        let token = self.token(Pending { waiter: None, durable: None, reply: None, alone: None });
+        let token = self.token(Pending { batch: None, durable: None, reply: None, alone: None });
         self.event(address, Event::ChangeNow { token, commit: Box::new(commit) }, now);
     }
 

@@ -38,7 +38,7 @@ impl World {
         }
         for (number, person) in self.people.iter().enumerate() {
             if person.call.is_some() {
-                left.push(format!("client {number} waits: {:?}", person.client));
+                left.push(format!("client {number} waits: {:?}", person.op));
             }
         }
         left

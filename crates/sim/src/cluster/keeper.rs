@@ -64,9 +64,6 @@ impl World {
         self.form_views(server, &seen);
         self.open_views(server, &seen);
         self.take_views(server, boot);
-        if self.settings.faults.split > 0 {
-            self.some_ask_another_server();
-        }
     }
 
     fn take_views(&mut self, server: u32, boot: Boot) {

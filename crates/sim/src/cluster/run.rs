@@ -39,7 +39,7 @@ pub fn run(settings: Settings, trace: bool) -> Result<Outcome> {
         wrong = world.judge();
     }
     world.report.add("simulated milliseconds", world.now / 1000);
-    Ok(Outcome { digest: world.digest(), report: world.report, wrong })
+    Ok(Outcome { digest: world.digest(), report: std::mem::take(&mut world.report), wrong })
 }
 
 fn whole_run(world: &mut World) -> std::result::Result<(), String> {

@@ -1,8 +1,9 @@
 //! Server processes in the world: they start, act and die.
 
 use super::coordinator::RING;
-use super::host::{Effect, Parts, Process, Waiter};
+use super::host::{Effect, Parts, Process};
 use super::keeper::Lease;
+use super::threads::{Answer, MessageNumber};
 use super::world::{Event, World, trace};
 use hekate_brick::Brick;
 use hekate_brick::storage::Survivors;
@@ -190,18 +191,15 @@ impl World {
                 let delay = self.delay(self.settings.sync_max);
                 self.after(delay, Event::Sync { server, boot, job });
             }
-            Effect::SyncAll { brick, waiter, reply } => {
+            Effect::SyncAll { brick, batch, reply } => {
                 let delay = self.delay(self.settings.sync_max);
-                self.after(delay, Event::SyncAll { server, boot, brick, waiter, reply });
+                self.after(delay, Event::SyncAll { server, boot, brick, batch, reply });
             }
             Effect::Checkpoint(brick) => {
                 let delay = self.delay(self.settings.checkpoint_max);
                 self.after(delay, Event::Checkpoint { server, boot, brick });
             }
-            Effect::Answer(waiter, reply) => {
-                let delay = self.delay(self.settings.network.delay_max);
-                self.after(delay, Event::Answer { waiter, reply });
-            }
+            Effect::Answer(message, replies) => self.send_answer(message, Answer::Replies(replies)),
             Effect::Branch(branch) => self.report.count(format!("branch: {branch}")),
             Effect::Orphan(volume, inode) => {
                 let delay = self.delay(DOWN_MAX);
@@ -285,7 +283,7 @@ impl World {
     }
 
     /// Syncs all data of a brick for a client, which is answered afterwards.
-    pub fn sync_all(&mut self, server: u32, boot: Boot, id: BrickId, waiter: Waiter, reply: Reply) {
+    pub fn sync_all(&mut self, server: u32, boot: Boot, id: BrickId, batch: MessageNumber, reply: Reply) {
         let outcome = self.act_in(server, Some(boot), |process, _| {
             let brick = process.bricks.get(&id)?;
             let shards = brick.unsynced_shards();
@@ -294,10 +292,10 @@ impl World {
         });
         match outcome {
             None => {}
-            Some(None) => self.after(self.settings.tick, Event::SyncAll { server, boot, brick: id, waiter, reply }),
+            Some(None) => self.after(self.settings.tick, Event::SyncAll { server, boot, brick: id, batch, reply }),
             Some(Some(outcome)) => {
-                let delay = self.delay(self.settings.sync_max + self.settings.network.delay_max);
-                self.after(delay, Event::Answer { waiter, reply: outcome.map(|()| reply) });
+                let delay = self.delay(self.settings.sync_max);
+                self.after(delay, Event::Replied { server, boot, batch, reply: outcome.map(|()| reply) });
             }
         }
     }

@@ -108,9 +108,9 @@ pub struct Settings {
     pub blocks: u64,
     /// Reads among these, in percent.
     pub reads: u64,
-    /// Overwrites that need not be durable are fast writes too. Only with leases: without them a replica that lost its
-    /// power stays a member.
-    pub loose: bool,
+    /// How many times as fast as the world's the clock of the clients runs: their pauses and limits are meant for real
+    /// networks, whose faults last longer than simulated ones.
+    pub client_rate: u32,
     /// Durable overwrites, in percent of all overwrites.
     pub durable_overwrites: u64,
     pub think_max: Micros,
@@ -161,8 +161,8 @@ impl Settings {
         let (later, drift) = later_faults(seed);
         let overwrites = pick(&mut Random::new(seed ^ 0xfa57_1a9e), &[0, 0, 50, 90]);
         // A generator of its own, so that the other settings of a seed do not depend on it.
-        let lease = pick(&mut Random::new(seed ^ 0x1ea5_e000), &[0, 60_000, 60_000, 150_000, 500_000]);
-        let (loose, durable_overwrites) = loose(seed, lease, 85);
+        let lease = pick(&mut Random::new(seed ^ 0x1ea5_e000), &[60_000, 60_000, 150_000, 500_000]);
+        let durable_overwrites = durable_overwrites(seed, 85);
         let of_seed = Self {
             seed,
             machines,
@@ -186,7 +186,7 @@ impl Settings {
             overwrites,
             blocks: 5,
             reads: 0,
-            loose,
+            client_rate: client_rate(seed),
             durable_overwrites,
             think_max: pick(random, &[200, 2_000, 20_000]),
             visitors: false,
@@ -212,11 +212,14 @@ impl Settings {
     }
 }
 
-/// Whether overwrites may be loose, and the percentage of durable ones: one run in two has no loose ones.
-fn loose(seed: u64, lease: Micros, durable: u64) -> (bool, u64) {
+/// The percentage of durable overwrites: one run in two has few others.
+fn durable_overwrites(seed: u64, most: u64) -> u64 {
     let random = &mut Random::new(seed ^ 0x0010_05e0);
-    let loose = lease > 0 && random.once_in(2);
-    (loose, if loose { pick(random, &[15, 50, durable]) } else { durable })
+    if random.once_in(2) { pick(random, &[15, 50, most]) } else { most }
+}
+
+fn client_rate(seed: u64) -> u32 {
+    pick(&mut Random::new(seed ^ 0x4a7e_0000), &[3, 10, 10, 30])
 }
 
 /// Weights of further faults, and the rate differences of clocks. They have a generator of their own, so that the other

@@ -1,21 +1,24 @@
 //! The world of a run: servers, disks, network, coordinator, clients and time in one thread. Everything that happens is
 //! an event in one queue; all random decisions come from one generator.
 
-use super::client::Client;
 use super::clock::Clock;
 use super::coordinator::{Coordinator, brick_id};
 use super::disk::Disk;
-use super::host::{Process, Waiter};
+use super::host::Process;
+use super::messages::Message;
 use super::report::Report;
 use super::settings::{Micros, Settings};
+use super::threads::{Answer, MessageNumber, ThreadNumber, Threads};
 use super::workload::Known;
 use crate::history::{CallNumber, History, Moment};
 use hekate_brick::Identity;
 use hekate_brick::storage::Random;
+use hekate_client::Volume;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, SyncJob};
 use hekate_transport::link::{Boot, Generation, Packet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 /// A scheduled event. Its receiver may be gone by then: a boot names a process.
@@ -27,16 +30,18 @@ pub enum Event {
     Deliver { server: u32, boot: Boot, from: Option<(ServerId, Generation)>, envelope: Box<Envelope> },
     Sync { server: u32, boot: Boot, job: SyncJob },
     Synced { server: u32, boot: Boot, job: SyncJob, outcome: Result<()> },
-    SyncAll { server: u32, boot: Boot, brick: BrickId, waiter: Waiter, reply: Reply },
+    SyncAll { server: u32, boot: Boot, brick: BrickId, batch: MessageNumber, reply: Reply },
+    Replied { server: u32, boot: Boot, batch: MessageNumber, reply: Result<Reply> },
     Checkpoint { server: u32, boot: Boot, brick: BrickId },
     Collect { volume: VolumeId, inode: InodeId },
     LearnViews { server: u32 },
     Keep { server: u32, boot: Boot },
     Next { client: u32 },
-    Request { server: u32, waiter: Waiter, request: Box<Request> },
-    Answer { waiter: Waiter, reply: Result<Reply> },
-    Lost { waiter: Waiter },
-    Again { client: u32, number: u64 },
+    Resume { thread: ThreadNumber, number: Option<u64>, notified: bool },
+    Request { server: u32, client: u32, message: MessageNumber, requests: Vec<Request> },
+    AskMap { server: u32, message: MessageNumber },
+    Answer { client: u32, message: MessageNumber, answer: Answer },
+    Lost { message: MessageNumber },
     Fault,
     NetworkHeals { pair: (u32, u32) },
     OneWayHeals { from: u32, to: u32 },
@@ -57,6 +62,8 @@ impl Event {
             | Event::Checkpoint { server, .. }
             | Event::LearnViews { server }
             | Event::Keep { server, .. }
+            | Event::Replied { server, .. }
+            | Event::AskMap { server, .. }
             | Event::Request { server, .. } => Some(*server),
             _ => None,
         }
@@ -74,17 +81,10 @@ pub struct Server {
 
 /// A client and its current call.
 pub struct Person {
-    pub client: Client,
+    /// None once its process has ended.
+    pub volume: Option<Arc<Volume>>,
     pub call: Option<CallNumber>,
     pub op: Option<Op>,
-    /// Number of its current request: replies to others are ignored.
-    pub number: u64,
-    pub connection: u64,
-    /// Requests that it waits for, and their servers.
-    pub at: BTreeMap<u64, u32>,
-    /// Among these the request to the inode's leader beside a write to all members.
-    pub wrote_request: Option<u64>,
-    pub tries: u32,
     pub calls_left: u32,
     /// Calls that it makes before random ones.
     pub script: VecDeque<Op>,
@@ -105,6 +105,12 @@ pub struct World {
     /// For each partition the bricks that have all acknowledged changes, on disk or in memory.
     pub complete: Vec<BTreeSet<BrickId>>,
     pub people: Vec<Person>,
+    /// Threads of the clients.
+    pub threads: Threads,
+    /// Messages that wait for their replies.
+    pub messages: BTreeMap<MessageNumber, Message>,
+    /// Directories whose names several partitions share.
+    pub spread: BTreeSet<InodeId>,
     pub known: Known,
     pub history: History,
     moment: Moment,
@@ -192,6 +198,9 @@ impl World {
             coordinator,
             complete,
             people: Vec::new(),
+            threads: Threads::new(settings.client_rate),
+            messages: BTreeMap::new(),
+            spread: BTreeSet::new(),
             known,
             history: History::default(),
             moment: 0,
@@ -274,10 +283,11 @@ impl World {
                 self.act_in(server, None, |process, now| process.learn_views(&views, now));
             }
             Event::Next { client } => self.next_call(client),
-            Event::Request { server, waiter, request } => self.request(server, waiter, *request),
-            Event::Answer { waiter, reply } => self.answer(waiter, reply),
-            Event::Lost { waiter } => self.connection_lost(waiter),
-            Event::Again { client, number } => self.again(client, number),
+            Event::Resume { thread, number, notified } => self.resume(thread, number, notified),
+            Event::Request { server, client, message, requests } => self.request(server, client, message, requests),
+            Event::AskMap { server, message } => self.ask_map(server, message),
+            Event::Answer { client, message, answer } => self.answer(client, message, answer),
+            Event::Lost { message } => self.lost(message),
             Event::Fault => self.fault(),
             Event::NetworkHeals { pair } => drop(self.cut.remove(&pair)),
             Event::OneWayHeals { from, to } => drop(self.cut_to.remove(&(from, to))),
@@ -303,7 +313,10 @@ impl World {
                 let event = hekate_replica::Event::Synced { ticket: job.ticket, outcome };
                 self.act_in(server, Some(boot), |process, now| process.event(job.replica, event, now));
             }
-            Event::SyncAll { server, boot, brick, waiter, reply } => self.sync_all(server, boot, brick, waiter, reply),
+            Event::SyncAll { server, boot, brick, batch, reply } => self.sync_all(server, boot, brick, batch, reply),
+            Event::Replied { server, boot, batch, reply } => {
+                self.act_in(server, Some(boot), |process, now| process.replied(batch, reply, now));
+            }
             Event::Checkpoint { server, boot, brick } => self.checkpoint(server, boot, brick),
             _ => {}
         }

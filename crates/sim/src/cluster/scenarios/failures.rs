@@ -22,12 +22,13 @@ fn a_partition_that_failed_with_a_members_disk_serves_again_when_that_one_is_bac
 fn a_directory_on_a_failed_disk_is_not_listed_as_missing() {
     let mut stage = Stage::new(&[&[0], &[0]]);
     let (ann, bob) = (stage.client(), stage.client());
-    let dir = inode_in(stage.does(ann, directory(ROOT, "d", 1, 2)));
+    let dir = inode_in(stage.does_durably(ann, directory(ROOT, "d", 1, 2)));
     stage.fail_sync(0);
     stage.ask_durably(ann, file(ROOT, "f"));
     stage.until("a brick that has stopped", |stage| stage.has_stopped(0));
     let listed = stage.ask(bob, list(dir));
-    assert!(stage.answer(listed).is_ok());
+    let answer = stage.answer(listed);
+    assert!(answer.is_ok(), "{answer:?}");
     stage.whole_and_judged();
 }
 

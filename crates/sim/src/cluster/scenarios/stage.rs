@@ -2,7 +2,6 @@
 //! same number. Every delay is 1 µs, except those of ticks, checkpoints and retries of clients.
 
 use crate::cluster::coordinator::{RING, brick_id};
-use crate::cluster::host::Waiter;
 use crate::cluster::run::{become_whole, begin, examine};
 use crate::cluster::settings::{FaultSettings, Micros, NetworkSettings, Settings};
 use crate::cluster::world::{Event, World};
@@ -84,17 +83,13 @@ impl Stage {
 
     /// A client dies.
     pub fn dies(&mut self, client: u32) {
-        let person = &mut self.world.people[client as usize];
-        person.script.clear();
-        (person.call, person.op) = (None, None);
-        person.connection += 1;
+        self.world.people[client as usize].script.clear();
+        self.world.end_client(client);
     }
 
-    /// A client's connection is lost: it sends its request again.
+    /// A client's connections are lost: it sends its requests again.
     pub fn cut_connection(&mut self, client: u32) {
-        let person = &self.world.people[client as usize];
-        let waiter = Waiter { client, connection: person.connection, number: person.number };
-        self.world.connection_lost(waiter);
+        self.world.messages_of(client).into_iter().for_each(|message| self.world.cut(message));
     }
 
     /// The answer of a call, once it arrives.
@@ -150,7 +145,9 @@ impl Stage {
     /// Holds back a client's matching request; waits until there is one.
     pub fn catch_request(&mut self, client: u32, matches: impl Fn(&Op) -> bool + 'static) {
         let is_request = move |event: &Event| match event {
-            Event::Request { waiter, request, .. } => waiter.client == client && matches(&request.op),
+            Event::Request { client: from, requests, .. } => {
+                *from == client && requests.iter().any(|request| matches(&request.op))
+            }
             _ => false,
         };
         self.rule(Fate::Held, is_request);
@@ -168,7 +165,7 @@ impl Stage {
 
     /// Drops answers to a client; it asks again when it notices that its connection is lost.
     pub fn lose_answers(&mut self, client: u32) {
-        self.rule(Fate::Lost, move |event| matches!(event, Event::Answer { waiter, .. } if waiter.client == client));
+        self.rule(Fate::Lost, move |event| matches!(event, Event::Answer { client: to, .. } if *to == client));
     }
 
     /// Delays syncs: no data reaches the stable storage of these bricks.
@@ -388,7 +385,7 @@ fn settings(servers: u32, partitions: u32) -> Settings {
         reads: 0,
         blocks: 5,
         think_max: 1,
-        loose: false,
+        client_rate: 10,
         durable_overwrites: 0,
         visitors: false,
         rivals: false,

@@ -2,7 +2,7 @@
 //! run that leaves most things out finds faults that a run of everything does not (Groce, Zhang, Eide, Chen and Regehr,
 //! *Swarm Testing*, ISSTA 2012).
 
-use super::{DRIFT_MAX, FaultSettings, Micros, Settings, loose, pick};
+use super::{DRIFT_MAX, FaultSettings, Micros, Settings, client_rate, durable_overwrites, pick};
 use hekate_brick::storage::Random;
 
 /// Number of themes; a narrow run's theme is its seed modulo this.
@@ -34,9 +34,9 @@ impl Settings {
     pub fn narrow_rivals(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_71fa);
         let narrow = Self::narrow(seed);
-        let (loose, durable_overwrites) = loose(seed, 1, 97);
+        let durable_overwrites = durable_overwrites(seed, 97);
         Self {
-            loose,
+            client_rate: client_rate(seed),
             durable_overwrites,
             partitions: 1,
             clients: pick(random, &[2, 3, 4]),
@@ -58,7 +58,7 @@ impl Settings {
         let random = &mut Random::new(seed ^ 0x4a44_1a7e);
         let rivals = Self::narrow_rivals(seed);
         let kill = 1 + random.below(3);
-        let lease = pick(random, &[0, 60_000, 150_000, 500_000]);
+        let lease = pick(random, &[60_000, 150_000, 500_000]);
         Self {
             clients: pick(random, &[3, 4]),
             think_max: pick(random, &[200, 1_000, 4_000]),
@@ -70,9 +70,7 @@ impl Settings {
             late_max: pick(random, &[20_000, 100_000, 300_000]),
             notice_max: pick(random, &[30_000, 150_000, 400_000]),
             lease,
-            // Views without leases do not name incarnations, which loose writes need.
-            loose: rivals.loose && lease > 0,
-            durable_overwrites: if lease > 0 { rivals.durable_overwrites } else { 97 },
+            durable_overwrites: rivals.durable_overwrites,
             faults: FaultSettings { kill: rivals.faults.kill.max(kill), ..rivals.faults },
             ..rivals
         }
@@ -154,7 +152,7 @@ impl Settings {
         let drift = if random.once_in(2) { wide.drift } else { 0 };
         let (names, clients) = (pick(random, &[1, 1, 2]), pick(random, &[1, 2, 2, 3]));
         let visitors = !random.once_in(4);
-        let (loose, durable_overwrites) = loose(seed, 1, if visitors { 97 } else { 85 });
+        let durable_overwrites = durable_overwrites(seed, if visitors { 97 } else { 85 });
         Self {
             machines: servers,
             servers,
@@ -164,7 +162,7 @@ impl Settings {
             spread_max: 1,
             clients,
             visitors,
-            loose,
+            client_rate: client_rate(seed),
             durable_overwrites,
             calls_per_client: 80,
             names,

@@ -1,0 +1,117 @@
+//! The servers as a simulated client reaches them: what `transport::ServerPool` is to a mount.
+
+use super::threads::{self, Action, Answer, MessageNumber};
+use hekate_proto::map::VolumeMap;
+use hekate_proto::{Error, Request, Result, ServerId};
+use hekate_transport::{Notifications, PendingBatch, Replies, Servers};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Interval at which a wait checks whether its caller gave up, as in `transport`.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Limit for one server's map.
+const MAP_LIMIT: Duration = Duration::from_secs(2);
+
+/// The servers of one client.
+pub struct SimulatedServers {
+    pub first: ServerId,
+    pub count: u32,
+    pub closed: AtomicBool,
+}
+
+/// A batch on its way.
+struct Batch(MessageNumber);
+
+fn unavailable(server: ServerId) -> Error {
+    Error::Unavailable { what: format!("server {server} is not reached") }
+}
+
+fn send(server: ServerId, requests: &[Request]) -> Result<Batch> {
+    if threads::is_dying() {
+        return Err(unavailable(server));
+    }
+    let message = threads::new_message();
+    threads::ask(Action::Send { message, server, requests: requests.to_vec() });
+    Ok(Batch(message))
+}
+
+/// Waits for the answer to a message. `None`: it is lost, the limit is over, or the caller gave up.
+fn answer(message: MessageNumber, limit: Option<Duration>, gave_up: &dyn Fn() -> bool) -> Option<Answer> {
+    let end = limit.map(|limit| hekate_threads::now() + limit);
+    loop {
+        match threads::take_answer(message) {
+            Some(Answer::Lost) => return None,
+            Some(answer) => return Some(answer),
+            None => {}
+        }
+        let left = end.map(|end| end.saturating_duration_since(hekate_threads::now()));
+        if left == Some(Duration::ZERO) || gave_up() || threads::is_dying() {
+            threads::ask(Action::Forget { message });
+            return None;
+        }
+        threads::wait(Some(threads::key_of(message)), Some(left.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL)));
+    }
+}
+
+impl PendingBatch for Batch {
+    fn finish(self: Box<Self>, gave_up: &dyn Fn() -> bool) -> Result<Replies> {
+        match answer(self.0, None, gave_up) {
+            Some(Answer::Replies(replies)) => Ok(replies),
+            _ => Err(Error::Unavailable { what: "the connection is lost".into() }),
+        }
+    }
+}
+
+impl Servers for SimulatedServers {
+    fn first(&self) -> ServerId {
+        self.first
+    }
+
+    fn attempt(
+        &self,
+        server: ServerId,
+        requests: &mut [Request],
+        limit: Option<Duration>,
+        gave_up: &dyn Fn() -> bool,
+    ) -> Result<Replies> {
+        let Batch(message) = send(server, requests)?;
+        match answer(message, limit, gave_up) {
+            Some(Answer::Replies(replies)) => Ok(replies),
+            _ => {
+                requests.iter_mut().for_each(|request| request.retry = true);
+                Err(unavailable(server))
+            }
+        }
+    }
+
+    fn begin(&self, server: ServerId, requests: &[Request], _: &dyn Fn() -> bool) -> Result<Box<dyn PendingBatch>> {
+        Ok(Box::new(send(server, requests)?))
+    }
+
+    fn listen(&self, server: ServerId) -> Result<Box<dyn Notifications>> {
+        Err(unavailable(server))
+    }
+
+    fn map(&self) -> Result<VolumeMap> {
+        let first = threads::below(u64::from(self.count)) as u32;
+        for step in 0..self.count {
+            if threads::is_dying() {
+                break;
+            }
+            let (message, server) = (threads::new_message(), ServerId((first + step) % self.count + 1));
+            threads::ask(Action::AskMap { message, server });
+            if let Some(Answer::Map(map)) = answer(message, Some(MAP_LIMIT), &|| self.is_closed()) {
+                return Ok(*map);
+            }
+        }
+        Err(Error::Unavailable { what: "no server answers".into() })
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+}
