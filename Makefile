@@ -6,6 +6,8 @@ REPS      ?= 3
 ONCE      ?=
 SERVERS   ?= 1
 MINUTES   ?= 60
+# The crates with code for the modes that only measurements use, and the feature that they are built with.
+MEASURING  = -p hekate -p hekate-replica -p hekate-server -p hekate-translators --features hekate/measuring
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-stop test check fix fuzz bench bench-setup mutants soak soak-setup deny deb
@@ -25,7 +27,9 @@ test: ## everything that CI runs
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy -p hekate --no-default-features --all-targets -- -D warnings
+	cargo clippy $(MEASURING) --all-targets -- -D warnings
 	PROPTEST_RNG_SEED=1 cargo test --workspace
+	cargo test -p hekate-replica -p hekate-server --features hekate-server/measuring --lib raw
 	if [ -x tests/e2e/run.sh ]; then tests/e2e/run.sh; fi
 	$(MAKE) demo ONCE=1
 	$(MAKE) demo ONCE=1 SERVERS=3
@@ -33,6 +37,7 @@ test: ## everything that CI runs
 check: ## format, lints, tidy, and that the fuzzing corpus is the encoders'; writes nothing
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy $(MEASURING) --all-targets -- -D warnings
 	cargo xtask tidy
 	cargo test -q -p hekate-fuzz-targets --test stable the_corpus
 
@@ -46,7 +51,7 @@ fuzz: ## libFuzzer over every decoder, MINUTES=60 for all of them together; need
 	scripts/fuzz.sh $(MINUTES)
 
 bench: ## measure side by side: BENCH_SYS=hekate:r2,gluster:r2,ptll BENCH_W=abcdefgh REPS=3 (as root)
-	cargo build --release
+	cargo build --release -p hekate --features measuring
 	bench/run.py --sys $(BENCH_SYS) --w $(BENCH_W) --reps $(REPS)
 
 bench-setup: ## install what bench needs: fio, xfsprogs, libfuse3-dev, GlusterFS (about 50 MB)

@@ -13,6 +13,8 @@ own replication on the same wires, eager lock off and on (needs glusterfs-server
 of a file whose inode and bytes are led by one server (placement together) and of one where they are not (apart).
 --loose: leader-loose and hsr-loose, the same writes without O_SYNC (which strict mounts pass on one by one all the same).
 
+The modes afr and fast-path need a program that is built with --features measuring.
+
 Connections of Hekate are loopback or unix until they are encrypted, so the addresses are of 127.0.0.0/8, routed between the namespaces
 (route_localnet). Needs root, fio, gcc and HEKATE=PROGRAM (else target/release/hekate). Everything that it made is removed at the end.
 """

@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 OUT=$1 DELAY=${2:-200} SECONDS_EACH=${3:-8}
 if [ -z "${HEKATE:-}" ]; then
-  cargo build --release -p hekate --features planted
+  cargo build --release -p hekate --features planted,measuring
   HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate")
 fi
 for without in '' fast-write-not-listed stamps-not-compared sync-off checksums-off times-off; do

@@ -42,7 +42,7 @@ class Store:
 
     @staticmethod
     def build():
-        subprocess.run(["cargo", "build", "--release", "-p", "hekate"], cwd=HERE, check=True)
+        subprocess.run(["cargo", "build", "--release", "-p", "hekate", "--features", "measuring"], cwd=HERE, check=True)
         return os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(HERE, "target")), "release", "hekate")
 
     def run(self, *words):

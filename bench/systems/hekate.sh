@@ -7,7 +7,7 @@
 GV=${GV:-r2}; D=$MNT/hekate; S=$PP/run/hekate; H=${HEKATE:-$(readlink -f $(dirname $(readlink -f $0))/../../target/release/hekate)}
 case $GV in r1*) N=1;; r3*) N=3;; *) N=2;; esac
 case $GV in *cache*) C=${GV##*cache}; OPT="--cache $C";; *) OPT="";; esac
-[ -x $H ] || die "no $H: cargo build --release -p hekate"
+[ -x $H ] || die "no $H: cargo build --release -p hekate --features measuring"
 h() { $H --state $S "$@" || die "hekate $*"; }
 case $GV in *own*) OWN="--mount pv:$D${OPT:+:cache=${OPT#--cache }}";; *) OWN="";; esac
 case $GV in *two*) TWO=1; LISTEN="--listen 127.0.0.1:7801";; *) TWO=""; LISTEN="";; esac

@@ -14,7 +14,7 @@ import zlib
 import pytest
 
 from apart import limit_of, run_apart, stacks_of
-from harness import Store, clean_up
+from harness import Store, clean_up, has_measuring_modes
 
 TOP_VARIABLE = "E2E_TOP"
 # So many of a hundred tests may pass only when they run again.
@@ -60,6 +60,11 @@ def pytest_collection_modifyitems(config, items):
     dropped = [item for item in items if is_dropped(config, item)]
     config.hook.pytest_deselected(items=dropped)
     items[:] = sorted(set(items) - set(dropped), key=lambda item: (is_alone(item), -limit_of(item), item.nodeid))
+    measuring = [item for item in items if item.get_closest_marker("measuring")]
+    # Here, once: each test has a process of its own.
+    if measuring and not config.option.collectonly and not has_measuring_modes():
+        for item in measuring:
+            item.add_marker(pytest.mark.skip(reason="needs a program that is built with --features measuring"))
 
 
 def is_dropped(config, item):

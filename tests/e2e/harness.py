@@ -4,6 +4,7 @@ The clean-up finds processes, mounts and loop devices by the directory, so it wo
 """
 
 import errno
+import functools
 import glob
 import json
 import os
@@ -53,6 +54,13 @@ def raises(wanted, function, *arguments, **named):
         assert error.errno == wanted, f"{label}: {got}, not {errno.errorcode[wanted]}"
         return
     raise AssertionError(f"{label}: succeeded, not {errno.errorcode[wanted]}")
+
+
+@functools.cache
+def has_measuring_modes():
+    """Whether the program is built with the modes that only measurements use (cargo feature `measuring`)."""
+    words = [HEKATE, "volume", "create", "--help"]
+    return "fast-path" in subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 def short(value):

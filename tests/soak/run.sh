@@ -91,6 +91,10 @@ mounts() { # 2,000 rounds of histories of three mounts, half of them while the s
     HEKATE_HISTORIES=200 tests/e2e/run.sh three_mounts_see_one_order three_mounts_see_one_order_while_the_server_dies
   done
 }
+modes() { # the modes that are for measuring (cargo feature `measuring`), end to end: five minutes
+  cargo build --release -p hekate --features measuring
+  HEKATE=${CARGO_TARGET_DIR:-target}/release/hekate tests/e2e/run.sh -m measuring
+}
 guest() { # the end-to-end tests in a Debian 12 guest with Linux 6.1 under qemu: two hours if it is emulated
   tests/guest/run.sh
 }
@@ -102,7 +106,7 @@ package() { # the Debian package: linted, installed, removed, and booted by syst
   tests/package/run.sh
 }
 
-parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts reexport containers programs posix memory histories fuzz package power guest"
+parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts modes reexport containers programs posix memory histories fuzz package power guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;

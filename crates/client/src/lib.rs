@@ -51,5 +51,6 @@ mod volume;
 
 pub use hekate_graph::Context;
 pub use hekate_proto as proto;
+pub use hekate_translators::check_mode;
 pub use hekate_transport::{Endpoint, Local};
 pub use volume::{FilePosition, New, OpenOptions, SetXattr, Volume, seed};

@@ -63,7 +63,7 @@ impl Volume {
     ///
     /// # Errors
     /// `Unavailable` if the server cannot be reached, `NotFound` with the known names, `Denied` if this user may not
-    /// use the volume.
+    /// use the volume, `NotSupported` if its mode needs the cargo feature `measuring` here or at the server.
     pub fn open(endpoint: Endpoint, name: &str, options: &OpenOptions) -> Result<Self> {
         let (servers, welcome) = ServerPool::open(endpoint, name, options.local.clone())?;
         Self::over(Arc::new(servers), welcome, options)
@@ -72,8 +72,9 @@ impl Volume {
     /// The volume of a session that was opened with these servers.
     ///
     /// # Errors
-    /// `Invalid` if a translator is unknown, `Io` if the machine gives no thread.
+    /// `Invalid` if a translator is unknown, `NotSupported` if the volume's mode is, `Io` if the machine gives no thread.
     pub fn over(servers: Arc<dyn Servers>, welcome: Welcome, options: &OpenOptions) -> Result<Self> {
+        hekate_translators::check_mode(welcome.map.mode)?;
         let replicate = Replicate::new(servers.clone(), welcome.session, welcome.map.clone());
         let bottom = Arc::new(Distribute::new(replicate));
         let (locks, losses) = (bottom.locks(), bottom.loss_watch());

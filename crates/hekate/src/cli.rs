@@ -394,10 +394,10 @@ pub struct VolumeCreate {
     #[arg(long, value_enum, default_value_t = VolumeMode::Hsr)]
     pub mode: VolumeMode,
     /// Mode afr: keep the lock for the next write.
-    #[arg(long, requires = "mode")]
+    #[arg(long, requires = "mode", hide = !MEASURES)]
     pub eager_lock: bool,
     /// Mode afr: concurrent writes share a changelog entry; under an eager lock, later ones too.
-    #[arg(long, requires = "mode")]
+    #[arg(long, requires = "mode", hide = !MEASURES)]
     pub piggyback: bool,
     /// Number of the server that leads all partitions of the volume while it is available, and has a copy of each. Mode
     /// bypass needs it.
@@ -416,6 +416,10 @@ fn uid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("{text:?} is no user's number from 0 to {}; `id -u NAME` prints it", u32::MAX))
 }
 
+/// True if this program has the modes that are for measuring. A program without them does not list their names and
+/// options in its help, and parses them so that it can refuse them with the reason.
+const MEASURES: bool = cfg!(feature = "measuring");
+
 /// How a volume's writes are replicated.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeMode {
@@ -430,8 +434,10 @@ pub enum VolumeMode {
     /// UNSAFE: as async, and one server (--leader) leads all of the volume.
     Bypass,
     /// For measuring: durable overwrites as GlusterFS's AFR does them, five round trips.
+    #[value(hide = !MEASURES)]
     Afr,
     /// For measuring, UNSAFE: durable overwrites to all replicas at once, without stamps and lists: the speed of light.
+    #[value(hide = !MEASURES)]
     FastPath,
 }
 

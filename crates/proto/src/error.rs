@@ -175,6 +175,14 @@ impl Error {
         Error::Bug { what: what.into() }
     }
 
+    /// `NotSupported`: only a program that is built with the cargo feature `measuring` has `what`.
+    pub fn needs_measuring(what: impl std::fmt::Display) -> Self {
+        let what = format!(
+            "{what} needs a program that is built for measuring: cargo build --release -p hekate --features measuring"
+        );
+        Error::NotSupported { what }
+    }
+
     /// The explanation that this error carries, beyond its row.
     pub fn detail(&self) -> Option<&str> {
         match self {

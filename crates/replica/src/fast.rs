@@ -11,6 +11,10 @@ pub(crate) mod closing;
 pub(crate) mod lane;
 mod lender;
 pub(crate) mod loose;
+#[cfg(feature = "measuring")]
+pub(crate) mod raw;
+#[cfg(not(feature = "measuring"))]
+#[path = "fast/raw_absent.rs"]
 pub(crate) mod raw;
 pub(crate) mod times;
 mod uneven;

@@ -26,6 +26,7 @@ mod lost_records;
 mod model;
 mod names;
 mod proof;
+mod raw;
 mod reads;
 mod retries;
 mod room;

@@ -11,7 +11,8 @@
 //! | `orphans` | inodes without a name that may be open | space of a deleted file that does not come back |
 //! | `locking` | POSIX locks: restores, grants, releases | a lock that is never granted, or granted twice |
 //! | `member_writes` | writes to one member, past the leader | a fast or raw write that is refused |
-//! | `raw` | locks of raw writes (mode `afr`) | two raw writes to one range at once |
+//! | `raw` | steps of raw writes (modes `afr` and `fast-path`) and their locks; feature `measuring` | two raw writes to one range at once |
+//! | `raw_absent` | refuses those modes, in the place of `raw` | a volume that cannot be opened |
 //!
 //! Invariant: the connection's thread that received a batch carries it out and answers it. Where another thread
 //! continues a replica's work, it hands the answer back through `tickets`.
@@ -21,6 +22,10 @@ pub(crate) mod locking;
 pub(crate) mod member_writes;
 pub(crate) mod orphans;
 pub(crate) mod partition_op;
+#[cfg(feature = "measuring")]
+pub(crate) mod raw;
+#[cfg(not(feature = "measuring"))]
+#[path = "request/raw_absent.rs"]
 pub(crate) mod raw;
 pub(crate) mod sessions;
 pub(crate) mod syncer;

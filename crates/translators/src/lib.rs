@@ -10,7 +10,7 @@ mod unsynced;
 pub use distribute::Distribute;
 pub use distribute::LossWatch;
 pub use locks::Locks;
-pub use replicate::Replicate;
+pub use replicate::{Replicate, check_mode};
 pub use trace::Trace;
 
 /// The translators that can be stacked, by name.

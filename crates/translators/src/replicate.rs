@@ -5,6 +5,10 @@
 //! batch holds across servers.
 
 mod fast;
+#[cfg(feature = "measuring")]
+mod raw;
+#[cfg(not(feature = "measuring"))]
+#[path = "replicate/raw_absent.rs"]
 mod raw;
 
 use fast::FastShards;
@@ -18,6 +22,7 @@ use hekate_proto::{
 use hekate_threads::{Condvar, Mutex, RwLock, elapsed, now};
 use hekate_transport::{Replies, Servers};
 use raw::RawLanes;
+pub use raw::check_mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -33,6 +33,8 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
 }
 
 fn create(cli: &Cli, options: &CreateOptions) -> Result<(), Failure> {
+    let mode = options.replication().map_err(Failure::usage)?;
+    hekate_client::check_mode(mode)?;
     let made = ask(
         cli,
         VolumeCreate {
@@ -44,7 +46,7 @@ fn create(cli: &Cli, options: &CreateOptions) -> Result<(), Failure> {
             allowed_uids: options.allow_uids.clone(),
             owner_uid: options.owner,
             spread: options.spread,
-            mode: options.replication().map_err(Failure::usage)?,
+            mode,
             led_by: options.leader.map(ServerId),
         },
     )?;

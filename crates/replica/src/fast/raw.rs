@@ -1,5 +1,6 @@
 //! Writes that a client coordinates at each member itself, outside of the log and without stamps, as GlusterFS's AFR
-//! does. They measure that protocol and the network; only volumes of `Mode::Afr` and `Mode::FastPath` use them.
+//! does. They measure that protocol and the network; only volumes of `Mode::Afr` and `Mode::FastPath` use them. Only
+//! with the cargo feature `measuring`; without it `raw_absent.rs` is in the place of this file.
 //!
 //! AFR's changelog is the list of unsettled writes. A leader that begins reconciles what is listed, which is AFR's
 //! self-heal. Locks are the server's (`server/request/raw.rs`).

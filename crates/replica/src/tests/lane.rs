@@ -196,20 +196,3 @@ fn that_a_member_has_one_write_says_nothing_of_another() {
     let other = ShardId { data, ..shard() };
     assert_eq!(lane.ring.bricks[follower.brick.0 as usize].read_shard(RING, other, 0, 1).unwrap(), bytes(2, 1));
 }
-
-/// Raw writes only measure, but the leader acknowledges none that too few members have.
-#[test]
-fn a_raw_write_is_taken_by_a_leader_that_serves() {
-    let mut lane = Lane::new();
-    let write = |lane: &mut Lane, op_id, byte| {
-        let step = RawStep::Write { offset: 0, bytes: bytes(byte, BLOCK_BYTES) };
-        lane.request(lane.leader, SECOND, op_id, DataOp::RawWrite { data: DATA, index: 0, step })
-    };
-    assert_eq!(write(&mut lane, 256, 2), Ok(Reply::Done));
-    let number = lane.leader.partition.0;
-    let view = View { epoch: Epoch(2), too_few: true, ..lane.ring.views[number as usize].clone() };
-    set_view(&mut lane.ring, number, view);
-    (0..10).for_each(|_| lane.ring.tick());
-    assert_eq!(write(&mut lane, 512, 3), Err(Error::Conflict { stamp: None }));
-    assert_eq!(lane.held(lane.leader).1[0], 2);
-}

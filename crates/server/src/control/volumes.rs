@@ -3,6 +3,7 @@
 use super::bricks;
 use super::servers::Reports;
 use crate::hosting::node::Node;
+use crate::request::raw;
 use hekate_cluster::{RingWish, VolumeInfo};
 use hekate_control::VolumeCreate;
 use hekate_control::volume::{PoolStatus, RingStatus, VolumeDeleted, VolumeDetails, VolumeState, VolumeStatus};
@@ -15,6 +16,7 @@ impl Node {
     /// # Errors
     ///
     /// `Invalid`: no `owner_uid`, a name or pool that cannot be used, or a mode without the leader that it needs.
+    /// `NotSupported`: a mode for measuring, which this program does not have.
     pub fn make_volume(&self, wanted: VolumeCreate) -> Result<VolumeStatus> {
         let owner_uid = wanted.owner_uid.ok_or_else(|| Error::invalid("a volume needs an owner"))?;
         if wanted.mode == Mode::Bypass && wanted.led_by.is_none() {
@@ -34,6 +36,7 @@ impl Node {
             spread: wanted.spread,
             mode: wanted.mode,
         };
+        raw::check_mode(&volume)?;
         let made = self.create_volume(volume, wish, owner_uid)?;
         row(self, made, &Reports::gather(self)?)
     }

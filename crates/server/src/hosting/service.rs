@@ -3,6 +3,7 @@
 
 use crate::control;
 use crate::hosting::node::Node;
+use crate::request::raw;
 use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_transport::link::Boot;
@@ -13,6 +14,7 @@ impl Service for Node {
     fn open(&self, peer: Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
         let volume = &self.volume_called(name)?;
         self.may_use(peer, volume)?;
+        raw::check_mode(volume)?;
         let uid = match peer {
             Peer::Local { uid } => Some(uid),
             Peer::Secret => None,

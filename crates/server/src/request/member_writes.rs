@@ -1,14 +1,16 @@
-//! Requests to one member of a view, past its leader: fast writes (mode `hsr`) and the steps of raw writes (mode
-//! `afr`).
+//! Requests to one member of a view, past its leader: fast writes (mode `hsr`). The steps of raw writes (modes `afr` and
+//! `fast-path`) go on to `raw`.
 
+use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::request::partition_op::check_epoch;
-use crate::request::raw::{Claim, Handled, ReplicaShard};
 use crate::request::sessions::Session;
 use crate::request::syncer::Needs;
+use hekate_brick::Brick;
 use hekate_proto::map::Mode;
 use hekate_proto::*;
 use hekate_replica::{Address, Ask};
+use std::sync::Arc;
 
 /// One member of a partition's view, in the view that the client knows.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +18,21 @@ pub struct MemberTarget {
     pub ring: RingId,
     pub address: Address,
     pub epoch: Epoch,
+}
+
+/// A member that this server hosts, in the view that the client knows.
+pub(crate) struct HostedMember {
+    ring: Arc<HostedRing>,
+    pub(crate) address: Address,
+    brick: Arc<Brick>,
+}
+
+impl HostedMember {
+    /// Makes the answer wait until the member's journal and the shard are on its stable storage.
+    pub(crate) fn sync(&self, shard: ShardId, needs: &mut Needs) {
+        needs.journal(&self.brick, self.brick.end());
+        needs.shards(&self.brick, &[shard]);
+    }
 }
 
 impl Node {
@@ -34,63 +51,48 @@ impl Node {
         target: MemberTarget,
         needs: &mut Needs,
     ) -> Result<Reply> {
-        let volume = self.volume(session.volume)?;
-        let MemberWrite { shard, is_write } = member_write(session.volume, &request.op, volume.mode)?;
-        if volume.ring != target.ring || is_write && volume.mode.is_raw() && !request.durable {
-            return Err(Error::Denied {
-                what: "a write past the log goes to the volume's ring, and a raw one is durable".into(),
-            });
+        match (&request.op, self.volume(session.volume)?.mode) {
+            (Op::Data { op: DataOp::FastWrite { data, index, .. } }, Mode::Hsr) => {
+                let member = self.member(session, target)?;
+                let reply = self.ask_member(session, request, &member)?;
+                if request.durable {
+                    member.sync(ShardId { volume: session.volume, data: *data, index: *index }, needs);
+                }
+                Ok(reply)
+            }
+            (Op::Data { op: DataOp::RawWrite { .. } }, mode) if mode.is_raw() => {
+                self.raw_step(session, request, target, needs)
+            }
+            (Op::Data { op: DataOp::FastWrite { .. } | DataOp::RawWrite { .. } }, mode) => Err(Error::Denied {
+                what: format!("a volume of mode {} accepts no such write past the log", mode.text()),
+            }),
+            _ => Err(Error::Protocol { what: "a request to a member is a fast or a raw write".into() }),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// As of [`Node::member_op`].
+    pub(crate) fn member(&self, session: &Session, target: MemberTarget) -> Result<HostedMember> {
+        if self.volume(session.volume)?.ring != target.ring {
+            return Err(Error::Denied { what: "a write past the log goes to the volume's ring".into() });
         }
         let ring = self.ring(target.ring)?;
-        let to = target.address;
-        check_epoch(ring.view(to.partition)?.epoch, target.epoch)?;
-        let Some(hosted) = ring.replica(to) else {
-            return Err(Error::Unavailable { what: format!("brick {} is not here", to.brick.text()) });
+        let address = target.address;
+        check_epoch(ring.view(address.partition)?.epoch, target.epoch)?;
+        let Some(hosted) = ring.replica(address) else {
+            return Err(Error::Unavailable { what: format!("brick {} is not here", address.brick.text()) });
         };
-        let at = ReplicaShard { replica: to, shard };
-        let claim = Claim { session: session.id, op_id: request.op_id };
-        if let Op::Data { op: DataOp::RawWrite { step, .. } } = &request.op
-            && let Handled::Here(answer) = self.raw_locks.step(at, claim, step)
-        {
-            return answer;
-        }
+        let brick = hosted.brick.clone();
+        Ok(HostedMember { ring, address, brick })
+    }
+
+    /// Has the member's replica execute the op.
+    pub(crate) fn ask_member(&self, session: &Session, request: &Request, member: &HostedMember) -> Result<Reply> {
+        let HostedMember { ring, address, .. } = member;
         let ids = (session.id, request.op_id);
         let mut ask = Ask::new(ring.ring, ring.count(), session.volume, ids, Self::clock());
         ask.loose = !request.durable;
-        let reply = self.ask_replica(&ring, to, &ask, &request.op)?;
-        // The steps that mark and clear a raw write are not synced: AFR does not sync its changelog either.
-        if is_write && request.durable {
-            needs.journal(&hosted.brick, hosted.brick.end());
-            needs.shards(&hosted.brick, &[shard]);
-        }
-        Ok(match reply {
-            Reply::Done if is_write && self.raw_locks.is_wanted(at, session.id) => {
-                Reply::Waiting { op_id: request.op_id }
-            }
-            reply => reply,
-        })
+        self.ask_replica(ring, *address, &ask, &request.op)
     }
-}
-
-/// What a request to a member is about.
-struct MemberWrite {
-    shard: ShardId,
-    /// It writes bytes, as opposed to a step before or after them.
-    is_write: bool,
-}
-
-fn member_write(volume: VolumeId, op: &Op, mode: Mode) -> Result<MemberWrite> {
-    let (data, index, is_write) = match (op, mode) {
-        (Op::Data { op: DataOp::FastWrite { data, index, .. } }, Mode::Hsr) => (data, index, true),
-        (Op::Data { op: DataOp::RawWrite { data, index, step } }, mode) if mode.is_raw() => {
-            (data, index, matches!(step, RawStep::Write { .. }))
-        }
-        (Op::Data { op: DataOp::FastWrite { .. } | DataOp::RawWrite { .. } }, mode) => {
-            return Err(Error::Denied {
-                what: format!("a volume of mode {} accepts no such write past the log", mode.text()),
-            });
-        }
-        _ => return Err(Error::Protocol { what: "a request to a member is a fast or a raw write".into() }),
-    };
-    Ok(MemberWrite { shard: ShardId { volume, data: *data, index: *index }, is_write })
 }

@@ -1,6 +1,12 @@
-//! Locks of raw writes (mode `afr`), in this server's memory, as AFR's are in its bricks' memory. They end with their
-//! session.
+//! Raw writes, the steps of the modes `afr` and `fast-path`, at one member. Locks (mode `afr`) are in this server's
+//! memory, as AFR's are in its bricks' memory, and end with their session. Only with the cargo feature `measuring`;
+//! without it `raw_absent.rs` is in the place of this file.
 
+use crate::hosting::node::Node;
+use crate::request::member_writes::MemberTarget;
+use crate::request::sessions::Session;
+use crate::request::syncer::Needs;
+use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_replica::Address;
 use parking_lot::Mutex;
@@ -13,16 +19,16 @@ const LOCKS_OF_SESSION_MAX: usize = 65_536;
 
 /// A shard at one replica: each member of a view has locks of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ReplicaShard {
-    pub replica: Address,
-    pub shard: ShardId,
+struct ReplicaShard {
+    replica: Address,
+    shard: ShardId,
 }
 
 /// The raw write that holds a lock, or asks for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
-    pub session: SessionId,
-    pub op_id: OpId,
+struct Claim {
+    session: SessionId,
+    op_id: OpId,
 }
 
 /// A lock on the bytes of a shard from `from` to before `to`.
@@ -74,7 +80,7 @@ impl Table {
 }
 
 /// What became of a step of a raw write.
-pub enum Handled {
+enum Handled {
     /// The step takes or releases a lock, and this is its answer.
     Here(Result<Reply>),
     /// The step is the replica's.
@@ -88,7 +94,7 @@ impl RawLocks {
     ///
     /// The answer is `WouldBlock` if another raw write holds a part of the range, `Invalid` if the shard or the session
     /// has too many locks.
-    pub fn step(&self, at: ReplicaShard, claim: Claim, step: &RawStep) -> Handled {
+    fn step(&self, at: ReplicaShard, claim: Claim, step: &RawStep) -> Handled {
         match step {
             RawStep::Lock { offset, length } => {
                 let from = u64::from(*offset);
@@ -127,7 +133,7 @@ impl RawLocks {
     }
 
     /// True if another session was refused because of one of this session's locks.
-    pub fn is_wanted(&self, at: ReplicaShard, session: SessionId) -> bool {
+    fn is_wanted(&self, at: ReplicaShard, session: SessionId) -> bool {
         let table = self.table.lock();
         table.held.get(&at).is_some_and(|here| here.iter().any(|known| known.claim.session == session && known.wanted))
     }
@@ -142,6 +148,53 @@ impl RawLocks {
             });
         }
     }
+}
+
+impl Node {
+    /// Carries out a step of a raw write at a member. `Waiting` instead of `Done` says that another session was
+    /// refused because of a lock of this one.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if the bytes need not be durable; those of [`Node::member`], of [`RawLocks::step`] and of the replica.
+    pub(crate) fn raw_step(
+        &self,
+        session: &Session,
+        request: &Request,
+        target: MemberTarget,
+        needs: &mut Needs,
+    ) -> Result<Reply> {
+        let Op::Data { op: DataOp::RawWrite { data, index, step } } = &request.op else {
+            return Err(Error::bug("an op that is no raw write was passed on as one"));
+        };
+        let is_write = matches!(step, RawStep::Write { .. });
+        if is_write && !request.durable {
+            return Err(Error::Denied { what: "a raw write is durable".into() });
+        }
+        let member = self.member(session, target)?;
+        let shard = ShardId { volume: session.volume, data: *data, index: *index };
+        let at = ReplicaShard { replica: member.address, shard };
+        let claim = Claim { session: session.id, op_id: request.op_id };
+        if let Handled::Here(answer) = self.raw_locks.step(at, claim, step) {
+            return answer;
+        }
+        let reply = self.ask_member(session, request, &member)?;
+        // The steps that mark and clear a raw write are not synced: AFR does not sync its changelog either.
+        if is_write {
+            member.sync(shard, needs);
+        }
+        Ok(match reply {
+            Reply::Done if is_write && self.raw_locks.is_wanted(at, session.id) => {
+                Reply::Waiting { op_id: request.op_id }
+            }
+            reply => reply,
+        })
+    }
+}
+
+/// This program serves volumes of every mode.
+pub(crate) fn check_mode(_: &VolumeInfo) -> Result<()> {
+    Ok(())
 }
 
 #[cfg(test)]
