@@ -95,6 +95,12 @@ impl PowerCutStorage {
         self.machine.lock().calls_left = Some(calls);
     }
 
+    /// True if the process is to be killed during one of its next calls.
+    pub fn is_to_die(&self) -> bool {
+        const NEVER: u64 = 1 << 32;
+        self.machine.lock().calls_left.is_some_and(|left| left < NEVER)
+    }
+
     /// Whether this process was killed.
     pub fn is_dead(&self) -> bool {
         let machine = self.machine.lock();

@@ -254,7 +254,7 @@ impl Disk {
     }
 
     pub fn is_to_fail(&self) -> bool {
-        self.state.lock().syncs_left.is_some()
+        self.state.lock().syncs_left.is_some() || self.medium.is_to_die()
     }
 
     /// True if a sync has failed since the brick was opened.

@@ -102,7 +102,8 @@ impl World {
             !placed.contains(&brick) || placed.len() > 1 && placed.iter().all(|one| complete.contains(one))
         };
         let Some(server) = server_of(&self.servers, brick) else { return };
-        // A failed sync takes data that is not on the disk yet, which would be a second fault.
+        // A failed sync takes data that is not on the disk yet, and a process that dies takes the other copy out of the
+        // view: either would be a second fault.
         let is_second = self.rotten.is_some() || !self.wiped.is_empty() || self.disks.values().any(Disk::is_to_fail);
         if is_second || !self.is_nothing_missing() || !numbers.into_iter().all(is_even) {
             return;
