@@ -20,7 +20,6 @@ mod servers;
 mod status;
 mod volumes;
 
-pub(crate) use heal::prove_here;
 pub(crate) use report::own_report;
 pub(crate) use servers::ask as ask_server;
 
@@ -36,7 +35,6 @@ use hekate_proto::{Error, Result};
 use hekate_transport::Peer;
 use serde::Serialize;
 use serde_json::Value;
-use std::sync::atomic::Ordering;
 
 /// Answers the text of a request with the text of its reply.
 pub fn answer(node: &Node, peer: Peer, request: &str) -> String {
@@ -108,10 +106,10 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
             encode::<calls::ScrubStart>(scrub::start(node, call.brick.as_deref(), call.volume.as_deref()))
         }
         ControlRequest::Where(call) => encode::<calls::Where>(where_is(node, &call)),
-        ControlRequest::SlowOps(_) => encode::<calls::SlowOps>(Ok(status::slow_ops(node))),
+        ControlRequest::SlowOps(_) => encode::<calls::SlowOps>(Ok(node.statistics.ops().slow_ops())),
         ControlRequest::Metrics(_) => encode::<calls::Metrics>(Ok(MetricsPage { text: metrics::page(node) })),
         ControlRequest::Stop(_) => {
-            node.stop_asked.store(true, Ordering::Relaxed);
+            node.ask_to_stop();
             encode::<calls::Stop>(Ok(status::stopping()))
         }
     }
@@ -125,7 +123,7 @@ fn act_for_peer(node: &Node, request: PeerRequest) -> Result<Value> {
         }
         PeerRequest::MissingHere(_) => encode_for_peer::<peer::MissingHere>(node, heal_files::missing_here(node)),
         PeerRequest::NamesHere(call) => encode_for_peer::<peer::NamesHere>(node, heal_files::names_here(node, &call)),
-        PeerRequest::ProveHere(call) => encode_for_peer::<peer::ProveHere>(node, prove_here(node, call.run)),
+        PeerRequest::ProveHere(call) => encode_for_peer::<peer::ProveHere>(node, Ok(heal::prove_here(node, call.run))),
         PeerRequest::ScrubHere(call) => {
             encode_for_peer::<peer::ScrubHere>(node, Ok(scrub::start_here(node, &call.bricks, call.volume)))
         }
@@ -145,7 +143,7 @@ fn encode<C: ControlCall>(reply: Result<C::Reply>) -> Result<Value> {
 }
 
 fn encode_for_peer<C: PeerCall>(node: &Node, reply: Result<C::Reply>) -> Result<Value> {
-    json(&PeerReply { cluster: node.cluster.clone(), server: node.registry.server(), reply: reply? })
+    json(&PeerReply { cluster: node.cluster.id().into(), server: node.cluster.server(), reply: reply? })
 }
 
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<Value> {

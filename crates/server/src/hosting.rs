@@ -5,6 +5,7 @@
 //! | `node` | the parts of a server; how it starts and stops | a server that does not stop |
 //! | `service` | opens volumes for clients: who may use which | a user who is refused, or let in |
 //! | `start` | reads the records, brings the replicas into step | a server that does not start; replicas that differ |
+//! | `cluster_access` | the records of the cluster, and addresses of its servers | a server of another cluster that answers |
 //! | `own_bricks` | opens this server's bricks and holds them | a brick that is refused; an old copy that is accepted |
 //! | `bricks` | makes, adds, replaces and removes bricks | `hekate brick` that refuses, or forgets a brick |
 //! | `rings` | the rings that this server has replicas of | |
@@ -18,6 +19,7 @@
 //! | `state_directory` | the role of a state directory, and its files | a server that starts in the wrong role |
 
 pub(crate) mod bricks;
+pub(crate) mod cluster_access;
 pub(crate) mod coordinator_host;
 pub(crate) mod hosted_ring;
 pub(crate) mod lease;

@@ -15,3 +15,24 @@ pub(crate) mod mapping;
 pub(crate) mod metrics;
 pub(crate) mod op_statistics;
 pub(crate) mod where_is;
+
+use mapping::Mappings;
+use op_statistics::OpStatistics;
+
+/// What a server counts while it serves.
+#[derive(Default)]
+pub struct Statistics {
+    ops: OpStatistics,
+    mappings: Mappings,
+}
+
+impl Statistics {
+    pub fn ops(&self) -> &OpStatistics {
+        &self.ops
+    }
+
+    /// Files of which two mounts wrote back mapped pages, since the server started.
+    pub fn mapped_by_two(&self) -> u64 {
+        self.mappings.count()
+    }
+}

@@ -62,7 +62,7 @@ fn bricks(all: &[&Arc<Brick>]) -> HashMap<BrickId, Arc<Brick>> {
 }
 
 fn own(open: &HashMap<BrickId, Arc<Brick>>) -> OwnBricks {
-    OwnBricks::new(open.clone(), HashMap::new())
+    OwnBricks::of(open.clone())
 }
 
 /// Brings replicas into step as a start does, without a server around them.
@@ -265,7 +265,7 @@ pub fn start(directory: &std::path::Path) -> Arc<Node> {
 }
 
 fn execute(served: &Served, ring: &Arc<HostedRing>, at: PartitionNumber, op: Op) {
-    let volume = served.node.registry.volume("v").unwrap().unwrap().volume;
+    let volume = served.node.cluster.registry().volume("v").unwrap().unwrap().volume;
     let ask = Ask::new(ring.ring, ring.count(), volume, (SYSTEM_SESSION, OpId(0)), Time(1));
     let (to, _) = ring.leader(at).unwrap();
     served.node.ask(ring, to, |token| Event::Request { token, ask, op }).unwrap().unwrap();
@@ -302,7 +302,7 @@ fn a_stopped_brick_does_not_keep_the_others_from_their_checkpoints() {
 #[test]
 fn partitions_go_on_without_a_brick_that_has_stopped() {
     let served = Served::new("stopped-brick");
-    let ring = served.node.ring(served.node.registry.volume("v").unwrap().unwrap().ring).unwrap();
+    let ring = served.node.ring(served.node.cluster.registry().volume("v").unwrap().unwrap().ring).unwrap();
     let stopped = BrickId(1);
     let had: Vec<PartitionNumber> = (0..ring.count())
         .map(PartitionNumber)
@@ -392,7 +392,7 @@ fn what_rests_in_another_partition_is_refused() {
 #[test]
 fn a_change_that_no_journal_takes_leaves_its_partition_serving() {
     let served = Served::new("toolarge");
-    let volume = served.node.registry.volume("v").unwrap().unwrap();
+    let volume = served.node.cluster.registry().volume("v").unwrap().unwrap();
     let ring = served.node.ring(volume.ring).unwrap();
     let at = PartitionNumber(0);
     let put = |bytes: usize| {
@@ -409,7 +409,7 @@ fn a_change_that_no_journal_takes_leaves_its_partition_serving() {
 #[test]
 fn writers_of_all_partitions_go_on_though_the_journals_are_full() {
     let served = Served::with_journals("crowded", 16, 256 << 10);
-    let volume = served.node.registry.volume("v").unwrap().unwrap();
+    let volume = served.node.cluster.registry().volume("v").unwrap().unwrap();
     let ring = served.node.ring(volume.ring).unwrap();
     let (ring_id, id) = (volume.ring, volume.volume);
     let write = move |node: &Node, ring: &Arc<HostedRing>, partition: u32| {
@@ -443,7 +443,7 @@ fn writers_of_all_partitions_go_on_though_the_journals_are_full() {
 
 /// Writes 16 blocks of a shard.
 fn write_shard(served: &Served) -> (Arc<HostedRing>, ShardId, Bytes) {
-    let volume = served.node.registry.volume("v").unwrap().unwrap();
+    let volume = served.node.cluster.registry().volume("v").unwrap().unwrap();
     let shard = ShardId { volume: volume.volume, data: DataId(3), index: 0 };
     let ring = served.node.ring(volume.ring).unwrap();
     let (bytes, index) = (Bytes::from(vec![7; 16 * BLOCK_BYTES]), 0);
@@ -472,11 +472,11 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     std::fs::write(victim.join("life.toml"), life.replace("boot = \"", "boot = \"an earlier one ")).unwrap();
     std::fs::remove_file(victim.join(hekate_brick::data_file_path(shard))).unwrap();
     served.node = start(&served.directory);
-    assert_eq!(served.node.recoveries[&members[0]].lost.len(), 16);
+    assert_eq!(served.node.bricks.recovery(members[0]).unwrap().lost.len(), 16);
     // The member learns what it lacks while the other one serves.
     let read = |member: &BrickId| served.node.bricks.get(member).unwrap().read_shard(ring_id, shard, 0, 1 << 20);
     let is_whole = || members.iter().all(|member| read(member).is_ok_and(|found| found == bytes));
-    let is_settled = || served.node.registry.lost_blocks::<serde_json::Value>().unwrap().is_empty();
+    let is_settled = || served.node.cluster.registry().lost_blocks::<serde_json::Value>().unwrap().is_empty();
     let begun = Instant::now();
     while !(is_whole() && is_settled()) {
         assert!(begun.elapsed() < Duration::from_secs(30), "whole: {}, settled: {}", is_whole(), is_settled());
@@ -492,7 +492,7 @@ fn settling_many_lost_blocks_ends() {
     use hekate_replica::Fresh;
     let served = Served::new("fearlost");
     let node = served.node.clone();
-    let volume = node.registry.volume("v").unwrap().unwrap();
+    let volume = node.cluster.registry().volume("v").unwrap().unwrap();
     let ring = node.ring(volume.ring).unwrap();
     let mut lost = std::collections::BTreeSet::new();
     // 40 MiB of fresh data in one partition.
@@ -517,7 +517,7 @@ fn settling_many_lost_blocks_ends() {
     // As in `Node::load`: a checkpoint of all bricks, and no housekeeping yet.
     node.stop_housekeeping();
     node.checkpoint_all().unwrap();
-    let info = node.registry.rings().unwrap().into_iter().find(|info| info.ring == volume.ring).unwrap();
+    let info = node.cluster.registry().rings().unwrap().into_iter().find(|info| info.ring == volume.ring).unwrap();
     let ring = node.put_ring(&info, &lost).unwrap();
     let settling = node.clone();
     let thread = std::thread::spawn(move || bring_into_step(&settling, &[ring]));

@@ -12,8 +12,8 @@ pub fn list(node: &Node) -> Result<Vec<BrickStatus>> {
 
 /// All bricks: the cluster's record of each, and its server's report.
 pub fn rows(node: &Node, reports: &Reports) -> Result<Vec<BrickStatus>> {
-    let rings = node.registry.rings()?;
-    Ok(node.registry.bricks()?.into_iter().map(|info| row(info, &rings, reports)).collect())
+    let rings = node.cluster.registry().rings()?;
+    Ok(node.cluster.registry().bricks()?.into_iter().map(|info| row(info, &rings, reports)).collect())
 }
 
 fn row(info: BrickInfo, rings: &[RingInfo], reports: &Reports) -> BrickStatus {
@@ -36,7 +36,7 @@ fn row(info: BrickInfo, rings: &[RingInfo], reports: &Reports) -> BrickStatus {
 
 /// The brick of this server with that directory, or whose id begins with these digits.
 pub fn own(node: &Node, name: &str) -> Result<BrickInfo> {
-    called(&node.registry.own_bricks()?, name, "this server")
+    called(&node.cluster.registry().own_bricks()?, name, "this server")
 }
 
 /// The brick with that directory, or whose id begins with these digits. `whose`: for the error.

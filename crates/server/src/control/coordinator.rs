@@ -15,12 +15,12 @@ use std::time::Duration;
 /// `Denied`: the asking server is of another cluster. `Invalid`: this server does not hold the coordinator. Errors of
 /// the coordinator.
 pub fn answer(node: &Node, cluster: Option<&str>, request: CoordinatorRequest) -> Result<Value> {
-    check_cluster(Some(&node.cluster), cluster)?;
-    if let Some(address) = &node.coordinator_address {
-        let own = node.registry.server();
+    check_cluster(Some(node.cluster.id()), cluster)?;
+    if let Some(address) = node.cluster.coordinator_address() {
+        let own = node.cluster.server();
         return Err(Error::invalid(format!("server {own} does not hold the coordinator; ask {address}")));
     }
-    answer_from(node.registry.coordinator(), request)
+    answer_from(node.cluster.registry().coordinator(), request)
 }
 
 /// Compares the cluster that the coordinator holds with that of the asking server, which does not know its cluster

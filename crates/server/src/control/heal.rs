@@ -10,7 +10,7 @@ use hekate_control::healing::{
 use hekate_control::partition::{PartitionStatus, WaitingPartition};
 use hekate_control::peer::{Begun, ProveHere};
 use hekate_proto::*;
-use hekate_replica::Event;
+use hekate_replica::Partition;
 
 /// Replicas that lack data, partitions that wait, and the progress of proofs.
 pub fn status(node: &Node) -> Result<HealingStatus> {
@@ -68,37 +68,28 @@ fn state_of(bricks: &[BrickStatus], brick: BrickId) -> LackingState {
 /// A proof ends with a view and with a member's connection, and none begins while a partition is not served. A client
 /// that wants all proofs sends the request again with the same run, which begins those that are missing.
 pub fn prove(node: &Node, run: u64) -> Result<ProofsBegun> {
-    for info in node.registry.servers()?.into_iter().filter(|info| info.server != node.registry.server()) {
+    for info in node.cluster.registry().servers()?.into_iter().filter(|info| info.server != node.cluster.server()) {
         // The status reports a server that does not answer.
         drop(ask(node, &info, ProveHere { run }));
     }
-    prove_here(node, run)?;
-    Ok(ProofsBegun { cluster: node.cluster.clone(), server: node.registry.server() })
+    node.begin_proofs(run);
+    Ok(ProofsBegun { cluster: node.cluster.id().into(), server: node.cluster.server() })
 }
 
 /// Begins proofs of the partitions that this server leads.
-pub fn prove_here(node: &Node, run: u64) -> Result<Begun> {
-    let rings: Vec<_> = node.rings.read().values().cloned().collect();
-    for ring in &rings {
-        let run_of = |address| Some(ring.replica(address)?.partition.read().proof()?.run);
-        let wanted = ring.leaders().into_iter().filter(|address| run_of(*address) != Some(run)).collect();
-        node.tell(ring, wanted, || Event::Prove { run });
-    }
-    Ok(Begun {})
+pub fn prove_here(node: &Node, run: u64) -> Begun {
+    node.begin_proofs(run);
+    Begun {}
 }
 
 /// The last proof of each partition that this server leads, with the one of another run that had ended before it.
 pub fn proofs_here(node: &Node) -> Vec<ProofStatus> {
-    let mut rows = Vec::new();
-    for ring in node.rings.read().values() {
-        for address in ring.leaders() {
-            let proofs = ring.replica(address).map(|hosted| hosted.partition.read().proofs()).unwrap_or_default();
-            let mut proofs = proofs.iter().map(|proof| row(ring.ring, address.partition, proof));
-            let last = proofs.next().map(|proof| ProofStatus { proof, before: proofs.next() });
-            rows.extend(last);
-        }
-    }
-    rows
+    let of_leader = |ring, leader: &Partition| {
+        let known = leader.proofs();
+        let mut proofs = known.iter().map(|proof| row(ring, leader.address().partition, proof));
+        proofs.next().map(|proof| ProofStatus { proof, before: proofs.next() })
+    };
+    node.rings.of_leaders(of_leader).into_iter().flatten().collect()
 }
 
 fn row(ring: RingId, partition: PartitionNumber, proof: &hekate_replica::Proof) -> Proof {

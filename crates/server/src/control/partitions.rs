@@ -24,9 +24,9 @@ pub fn list(node: &Node) -> Result<Vec<PartitionStatus>> {
 pub fn rows(node: &Node, reports: &Reports) -> Result<Vec<PartitionStatus>> {
     let waiting = reports.waiting(node);
     let bricks = bricks::rows(node, reports)?;
-    let volumes = node.registry.volumes()?;
+    let volumes = node.cluster.registry().volumes()?;
     let mut rows = Vec::new();
-    for ring in node.registry.rings()? {
+    for ring in node.cluster.registry().rings()? {
         let own = volumes.iter().filter(|volume| volume.ring == ring.ring);
         let names: Vec<String> = own.map(|volume| volume.name.clone()).collect();
         for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
@@ -80,8 +80,8 @@ pub fn show(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Par
         Error::invalid(format!("there is no partition {ring}/{partition}; `hekate partition list` shows all"))
     })?;
     let mut replicas = Vec::new();
-    for info in node.registry.servers()? {
-        let said = match info.server == node.registry.server() {
+    for info in node.cluster.registry().servers()? {
+        let said = match info.server == node.cluster.server() {
             true => here(node, ring, partition).map_err(|error| error.to_string()),
             false => ask(node, &info, ReplicasHere { ring, partition }),
         };
@@ -98,7 +98,7 @@ pub fn here(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Rep
         let position = hosted.brick.position(ring, partition);
         ReplicaStatus {
             brick: address.brick,
-            server: node.registry.server(),
+            server: node.cluster.server(),
             epoch: position.epoch,
             sequence: position.sequence,
             incarnation: hosted.brick.incarnation(),

@@ -6,91 +6,62 @@ use crate::maintenance::damage;
 use crate::reports::mapping;
 use hekate_brick::{Brick, BrickStatus};
 use hekate_control::brick::{BrickFigures, BrickReport, BrickState, TornTail};
-use hekate_control::partition::WaitingPartition;
 use hekate_control::peer::{HealingReplica, LedPartition, MemberLag, ServerReport, VolumeSpace};
-use hekate_control::status::ServerVitals;
-use hekate_proto::{PartitionNumber, VolumeId};
+use hekate_proto::{RingId, VolumeId};
+use hekate_replica::{Healing, Partition};
 
 /// The state of this server.
 pub fn own_report(node: &Node) -> ServerReport {
-    let at_work = node.at_work.look();
-    let volumes: Vec<VolumeId> = node.volumes.read().keys().copied().collect();
     ServerReport {
-        vitals: ServerVitals {
-            pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            uptime_seconds: node.started.elapsed().as_secs(),
-            ops_at_work: at_work.len(),
-            oldest_op_milliseconds: at_work.first().map(|(_, _, age)| age.as_millis() as u64),
-            slow_ops: node.slow_ops.count(),
-        },
-        waiting_partitions: waiting(node),
+        vitals: node.statistics.ops().vitals(),
+        waiting_partitions: node.rings.waiting(),
         healing: healing(node),
-        led: led(node),
-        lanes: node.counters.lanes(),
+        led: node.rings.of_leaders(led).into_iter().flatten().collect(),
+        lanes: node.statistics.ops().lanes(),
         proofs: heal::proofs_here(node),
-        damaged: node.damages.count(),
+        damaged: node.maintenance.damages().count(),
         damage: damage::rows(node),
-        mapped_by_two: node.mappings.count(),
+        mapped_by_two: node.statistics.mapped_by_two(),
         mapped_files: mapping::rows(node),
         bricks: bricks(node),
-        spaces: volumes.into_iter().filter_map(|volume| space(node, volume)).collect(),
-        orphans: node.orphans.lock().len(),
+        spaces: node.volumes.all().iter().filter_map(|volume| space(node, volume.volume)).collect(),
+        orphans: node.orphans.count(),
         garbage: node.work_left(),
     }
 }
 
-fn waiting(node: &Node) -> Vec<WaitingPartition> {
-    let mut rows = Vec::new();
-    for ring in node.rings.read().values() {
-        for partition in (0..ring.count()).map(PartitionNumber) {
-            let waits_for = ring.waits_for(partition);
-            rows.extend(waits_for.map(|waits_for| WaitingPartition { ring: ring.ring, partition, waits_for }));
-        }
-    }
-    rows
-}
-
 fn healing(node: &Node) -> Vec<HealingReplica> {
-    let mut rows = Vec::new();
-    for ring in node.rings.read().values() {
-        for address in ring.leaders() {
-            let Some(hosted) = ring.replica(address) else { continue };
-            rows.extend(hosted.partition.read().healing().into_iter().map(|one| HealingReplica {
-                ring: ring.ring,
-                partition: address.partition,
-                brick: one.brick,
-                heard: one.heard,
-                healed: f64::from(one.done) / 10_000.0,
-                bytes_sent: one.sent,
-                seconds_left: node.leavings.seconds_left((ring.ring, address.partition, one.brick), &one),
-            }));
-        }
-    }
-    rows
+    let progress = node.maintenance.heal_progress();
+    let of_leader = |ring, leader: &Partition| {
+        let partition = leader.address().partition;
+        let row = |one: Healing| HealingReplica {
+            ring,
+            partition,
+            brick: one.brick,
+            heard: one.heard,
+            healed: f64::from(one.done) / 10_000.0,
+            bytes_sent: one.sent,
+            seconds_left: progress.seconds_left((ring, partition, one.brick), &one),
+        };
+        leader.healing().into_iter().map(row).collect::<Vec<_>>()
+    };
+    node.rings.of_leaders(of_leader).into_iter().flatten().collect()
 }
 
-/// The partitions that this server leads.
-fn led(node: &Node) -> Vec<LedPartition> {
-    let mut rows = Vec::new();
-    for ring in node.rings.read().values() {
-        for address in ring.leaders() {
-            let Some(hosted) = ring.replica(address) else { continue };
-            let Some(found) = hosted.partition.read().progress() else { continue };
-            rows.push(LedPartition {
-                ring: ring.ring,
-                partition: address.partition,
-                records: found.last,
-                lags: found.lags.into_iter().map(|(brick, records)| MemberLag { brick, records }).collect(),
-                unsettled: found.last.0.saturating_sub(found.settled.0),
-                unstable: found.last.0.saturating_sub(found.stable.0),
-                open_shards: found.open_shards,
-                unsettled_fast_writes: found.unsettled_writes,
-                loose: found.loose,
-            });
-        }
-    }
-    rows
+/// The progress of a partition that this server leads; `None` if it does not serve.
+fn led(ring: RingId, leader: &Partition) -> Option<LedPartition> {
+    let found = leader.progress()?;
+    Some(LedPartition {
+        ring,
+        partition: leader.address().partition,
+        records: found.last,
+        lags: found.lags.into_iter().map(|(brick, records)| MemberLag { brick, records }).collect(),
+        unsettled: found.last.0.saturating_sub(found.settled.0),
+        unstable: found.last.0.saturating_sub(found.stable.0),
+        open_shards: found.open_shards,
+        unsettled_fast_writes: found.unsettled_writes,
+        loose: found.loose,
+    })
 }
 
 fn space(node: &Node, volume: VolumeId) -> Option<VolumeSpace> {
@@ -100,8 +71,8 @@ fn space(node: &Node, volume: VolumeId) -> Option<VolumeSpace> {
 
 fn bricks(node: &Node) -> Vec<BrickReport> {
     let reason = "its server runs without it (`hekate serve --without`), or could not open it: its log names the cause";
-    let absent = node.absent.iter().map(|brick| BrickReport {
-        brick: *brick,
+    let absent = node.bricks.absent().map(|brick| BrickReport {
+        brick,
         state: BrickState::NotOpened,
         reason: Some(reason.into()),
         figures: None,
@@ -133,7 +104,7 @@ fn brick_report(node: &Node, brick: &Brick) -> BrickReport {
 }
 
 fn figures(node: &Node, brick: &Brick, status: BrickStatus) -> BrickFigures {
-    let recovery = node.recoveries.get(&brick.id());
+    let recovery = node.bricks.recovery(brick.id());
     let torn = recovery.and_then(|report| report.torn.as_ref());
     let counts_inodes = status.space.files > 0;
     BrickFigures {
@@ -157,6 +128,6 @@ fn figures(node: &Node, brick: &Brick, status: BrickStatus) -> BrickFigures {
         }),
         reserve_bytes: status.reserve.bytes,
         reserve_files: status.reserve.files,
-        scrub: node.scrubs.show(brick.id()),
+        scrub: node.maintenance.scrubs().show(brick.id()),
     }
 }

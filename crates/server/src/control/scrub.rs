@@ -13,13 +13,13 @@ pub fn start(node: &Node, brick: Option<&str>, volume: Option<&str>) -> Result<V
     let volume = volume.map(|name| volume_called(node, name)).transpose()?;
     let chosen = chosen(node, brick)?;
     let mut rows = Vec::new();
-    for info in node.registry.servers()? {
+    for info in node.cluster.registry().servers()? {
         let own: Vec<&BrickInfo> = chosen.iter().filter(|brick| brick.server == info.server).collect();
         if own.is_empty() {
             continue;
         }
         let bricks: Vec<BrickId> = own.iter().map(|brick| brick.brick).collect();
-        let begun = match info.server == node.registry.server() {
+        let begun = match info.server == node.cluster.server() {
             true => Ok(start_here(node, &bricks, volume)),
             false => ask(node, &info, ScrubHere { bricks, volume }),
         };
@@ -36,22 +36,22 @@ pub fn start(node: &Node, brick: Option<&str>, volume: Option<&str>) -> Result<V
 /// Has bricks of this server begin.
 pub fn start_here(node: &Node, bricks: &[BrickId], volume: Option<VolumeId>) -> Begun {
     for brick in bricks {
-        node.scrubs.ask(*brick, volume);
+        node.maintenance.scrubs().ask(*brick, volume);
     }
     Begun {}
 }
 
 fn volume_called(node: &Node, name: &str) -> Result<VolumeId> {
-    let found = node.registry.volume(name)?;
+    let found = node.cluster.registry().volume(name)?;
     Ok(found.ok_or_else(|| node.no_volume(name))?.volume)
 }
 
 /// The brick of that name. Without one: all that hold replicas, which a replaced brick does not.
 fn chosen(node: &Node, name: Option<&str>) -> Result<Vec<BrickInfo>> {
-    let all = node.registry.bricks()?;
+    let all = node.cluster.registry().bricks()?;
     if let Some(name) = name {
         return Ok(vec![called(&all, name, "the cluster")?]);
     }
-    let rings = node.registry.rings()?;
+    let rings = node.cluster.registry().rings()?;
     Ok(all.into_iter().filter(|info| rings.iter().any(|ring| ring.replicas_on(info.brick) > 0)).collect())
 }

@@ -9,7 +9,7 @@ use hekate_control::peer::{HealingReplica, LedPartition, PeerCall, PeerReply, Pe
 use hekate_control::peer::{ServerStatus as ReportCall, VolumeSpace};
 use hekate_control::status::{ServerLane, ServerState, ServerStatus};
 use hekate_proto::*;
-use hekate_transport::{Control, Endpoint};
+use hekate_transport::Control;
 use std::time::Duration;
 
 /// A server that has not answered by then is reported as away. `hekate status` waits no longer than this for one.
@@ -28,8 +28,8 @@ impl Reports {
     ///
     /// The coordinator does not answer.
     pub fn gather(node: &Node) -> Result<Self> {
-        let own = node.registry.server();
-        let infos = node.registry.servers()?;
+        let own = node.cluster.server();
+        let infos = node.cluster.registry().servers()?;
         let ask = |info: &ServerInfo| match info.server == own {
             true => Ok(own_report(node)),
             false => ask(node, info, ReportCall {}),
@@ -78,7 +78,7 @@ impl Reports {
         let away: Vec<ServerId> =
             self.0.iter().filter(|(_, report)| report.is_err()).map(|(info, _)| info.server).collect();
         let mut rows: Vec<_> = self.said().flat_map(|report| report.waiting_partitions.clone()).collect();
-        for ring in node.rings.read().values() {
+        for ring in node.rings.all() {
             for (partition, view) in (0..).map(PartitionNumber).zip(ring.views().iter()) {
                 let is_away = |brick: &BrickId| ring.server_of(*brick).is_some_and(|server| away.contains(&server));
                 let is_known = rows.iter().any(|row| row.ring == ring.ring && row.partition == partition);
@@ -129,11 +129,11 @@ pub fn ask<C: PeerCall>(node: &Node, info: &ServerInfo, call: C) -> std::result:
     let request = serde_json::to_string(&request).map_err(|e| e.to_string())?;
     let mut why = "it has never been served".to_string();
     for text in &info.endpoints {
-        let asked = Endpoint::parse(text, node.secret.as_ref())
-            .and_then(|endpoint| Control::new(endpoint, Some(ANSWER_LIMIT)).ask(&request));
+        let endpoint = node.cluster.endpoint(text);
+        let asked = endpoint.and_then(|endpoint| Control::new(endpoint, Some(ANSWER_LIMIT)).ask(&request));
         let answer = asked.map(|answer| serde_json::from_str::<ControlReply<PeerReply<C::Reply>>>(&answer));
         match answer {
-            Ok(Ok(ControlReply::Ok(said))) if said.server == info.server && said.cluster == node.cluster => {
+            Ok(Ok(ControlReply::Ok(said))) if said.server == info.server && said.cluster == node.cluster.id() => {
                 return Ok(said.reply);
             }
             Ok(Ok(ControlReply::Ok(_))) => why = format!("another server answers at {text}"),

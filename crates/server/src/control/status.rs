@@ -4,7 +4,7 @@ use super::servers::Reports;
 use super::{bricks, partitions, volumes};
 use crate::hosting::node::Node;
 use hekate_control::brick::BrickStatus;
-use hekate_control::status::{ClusterStatus, Health, Identity, LackingCopies, SlowOpsReport, Stopping};
+use hekate_control::status::{ClusterStatus, Health, Identity, LackingCopies, Stopping};
 use hekate_proto::{BrickId, PartitionNumber, Result};
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ pub fn of_cluster(node: &Node) -> Result<ClusterStatus> {
         && damaged == 0
         && !bricks.iter().any(|row| row.report.state.has_failed());
     Ok(ClusterStatus {
-        cluster: node.cluster.clone(),
-        server: node.registry.server(),
+        cluster: node.cluster.id().into(),
+        server: node.cluster.server(),
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").into(),
-        uptime_seconds: node.started.elapsed().as_secs(),
+        uptime_seconds: node.statistics.ops().uptime().as_secs(),
         health: if is_good { Health::Good } else { Health::Degraded },
         coordinator: node.coordinator_addresses()?,
         waiting_partitions,
@@ -40,14 +40,14 @@ pub fn of_cluster(node: &Node) -> Result<ClusterStatus> {
         volumes: volumes::rows(node, &reports)?,
         orphans: reports.said().map(|report| report.orphans).sum(),
         garbage: reports.said().map(|report| report.garbage).sum(),
-        ops: node.counters.rows(),
+        ops: node.statistics.ops().rows(),
     })
 }
 
 /// Bricks that hold a replica which is no member of its partition's view.
 fn lacking_copies(node: &Node, reports: &Reports, bricks: &[BrickStatus]) -> Result<Vec<LackingCopies>> {
     let mut lacking: BTreeMap<BrickId, LackingCopies> = BTreeMap::new();
-    for ring in node.registry.rings()? {
+    for ring in node.cluster.registry().rings()? {
         for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
             for brick in ring.placed(number).into_iter().filter(|brick| !view.has_member(*brick)) {
                 let row = lacking.entry(brick).or_default();
@@ -73,17 +73,13 @@ fn lacking_copies(node: &Node, reports: &Reports, bricks: &[BrickStatus]) -> Res
 
 pub fn identify(node: &Node) -> Result<Identity> {
     Ok(Identity {
-        cluster: Some(node.cluster.clone()),
-        server: Some(node.registry.server()),
+        cluster: Some(node.cluster.id().into()),
+        server: Some(node.cluster.server()),
         pid: std::process::id(),
         endpoints: node.endpoints()?,
         coordinator: node.coordinator_addresses()?,
-        holds_coordinator: node.coordinator_address.is_none(),
+        holds_coordinator: node.cluster.coordinator_address().is_none(),
     })
-}
-
-pub fn slow_ops(node: &Node) -> SlowOpsReport {
-    SlowOpsReport { at_work: node.at_work.rows(), ..node.slow_ops.report() }
 }
 
 pub fn stopping() -> Stopping {
@@ -93,13 +89,13 @@ pub fn stopping() -> Stopping {
 impl Node {
     /// Addresses where this server listens.
     fn endpoints(&self) -> Result<Vec<String>> {
-        let own = self.registry.server();
-        let info = self.registry.servers()?.into_iter().find(|info| info.server == own);
+        let own = self.cluster.server();
+        let info = self.cluster.registry().servers()?.into_iter().find(|info| info.server == own);
         Ok(info.map(|info| info.endpoints).unwrap_or_default())
     }
 
     /// Addresses of the coordinator: those of this server, if it holds the coordinator.
     fn coordinator_addresses(&self) -> Result<Vec<String>> {
-        self.coordinator_address.as_ref().map_or_else(|| self.endpoints(), |address| Ok(vec![address.clone()]))
+        self.cluster.coordinator_address().map_or_else(|| self.endpoints(), |address| Ok(vec![address.clone()]))
     }
 }

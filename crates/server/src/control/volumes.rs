@@ -48,8 +48,8 @@ pub fn delete(node: &Node, name: String) -> Result<VolumeDeleted> {
 }
 
 pub fn show(node: &Node, name: &str) -> Result<VolumeDetails> {
-    let volume = node.registry.volume(name)?.ok_or_else(|| node.no_volume(name))?;
-    let map = node.registry.map(&volume)?;
+    let volume = node.cluster.registry().volume(name)?.ok_or_else(|| node.no_volume(name))?;
+    let map = node.cluster.registry().map(&volume)?;
     Ok(VolumeDetails { volume: row(node, volume, &Reports::gather(node)?)?, views: map.views, bricks: map.bricks })
 }
 
@@ -58,17 +58,17 @@ pub fn list(node: &Node) -> Result<Vec<VolumeStatus>> {
 }
 
 pub fn rows(node: &Node, reports: &Reports) -> Result<Vec<VolumeStatus>> {
-    node.registry.volumes()?.into_iter().map(|volume| row(node, volume, reports)).collect()
+    node.cluster.registry().volumes()?.into_iter().map(|volume| row(node, volume, reports)).collect()
 }
 
 fn row(node: &Node, volume: VolumeInfo, reports: &Reports) -> Result<VolumeStatus> {
-    let ring = node.registry.ring(volume.ring)?;
+    let ring = node.cluster.registry().ring(volume.ring)?;
     let (bytes_total, bytes_free) = reports.space(volume.volume);
     Ok(VolumeStatus {
         domain: ring.as_ref().map(|ring| ring.domain),
         min_replicas: ring.as_ref().map(|ring| ring.members_min()),
         led_by: ring.and_then(|ring| ring.led_by),
-        sessions: node.registry.session_count(volume.volume)?,
+        sessions: node.cluster.registry().session_count(volume.volume)?,
         state: if volume.deleting { VolumeState::Deleting } else { VolumeState::Online },
         bytes_total,
         bytes_free,
@@ -89,7 +89,7 @@ fn row(node: &Node, volume: VolumeInfo, reports: &Reports) -> Result<VolumeStatu
 
 pub fn pools(node: &Node) -> Result<Vec<PoolStatus>> {
     let bricks = bricks::list(node)?;
-    let rings = node.registry.rings()?;
+    let rings = node.cluster.registry().rings()?;
     let pool = |name: String| PoolStatus {
         bricks: bricks.iter().filter(|brick| brick.pool == name).cloned().collect(),
         rings: rings
@@ -104,5 +104,5 @@ pub fn pools(node: &Node) -> Result<Vec<PoolStatus>> {
             .collect(),
         name,
     };
-    Ok(node.registry.pools()?.into_iter().map(|info| pool(info.name)).collect())
+    Ok(node.cluster.registry().pools()?.into_iter().map(|info| pool(info.name)).collect())
 }

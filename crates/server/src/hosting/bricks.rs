@@ -75,14 +75,14 @@ pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
 ///
 /// `Invalid` if there is no such pool or the directory cannot be a brick; those of the coordinator.
 pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result<BrickRecord> {
-    let pools: Vec<String> = node.registry.pools()?.into_iter().map(|pool| pool.name).collect();
+    let pools: Vec<String> = node.cluster.registry().pools()?.into_iter().map(|pool| pool.name).collect();
     if !pools.iter().any(|known| known == pool) {
         return Err(Error::invalid(format!("there is no pool called {pool}; there are: {}", pools.join(", "))));
     }
     check_new(node, directory, None)?;
-    let wanted = NewBrick { cluster: &node.cluster, server: node.registry.server(), pool, journal_mib };
+    let wanted = NewBrick { cluster: node.cluster.id(), server: node.cluster.server(), pool, journal_mib };
     let info = BrickInfo { unopened: true, ..make_brick(Path::new(directory), &wanted)? };
-    node.registry.add_brick(&info)?;
+    node.cluster.registry().add_brick(&info)?;
     Ok(record(info))
 }
 
@@ -94,15 +94,15 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
 /// coordinator.
 pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> Result<BrickReplaced> {
     let old = any_brick(node, called)?;
-    if !node.registry.rings()?.iter().any(|ring| ring.is_placed(old.brick)) {
+    if !node.cluster.registry().rings()?.iter().any(|ring| ring.is_placed(old.brick)) {
         let what = format!("nothing rests on brick {}, or another has taken its place already", old.directory);
         return Err(Error::invalid(format!("{what}; `hekate brick remove {}` takes it out", old.directory)));
     }
     check_new(node, directory, Some(old.brick))?;
-    let (cluster, server, pool) = (&node.cluster, node.registry.server(), &old.pool);
+    let (cluster, server, pool) = (node.cluster.id(), node.cluster.server(), &old.pool);
     let made = make_brick(Path::new(directory), &NewBrick { cluster, server, pool, journal_mib })?;
     let info = BrickInfo { unopened: true, ..made };
-    let replicas = node.registry.replace_brick(&old, &info).inspect_err(|_| {
+    let replicas = node.cluster.registry().replace_brick(&old, &info).inspect_err(|_| {
         log::warn!("the brick in {directory} was made and not recorded; remove what is in it");
     })?;
     Ok(BrickReplaced {
@@ -116,7 +116,7 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
 
 /// A brick of the cluster by its directory or the first digits of its id.
 fn any_brick(node: &Node, called: &str) -> Result<BrickInfo> {
-    let all = node.registry.bricks()?;
+    let all = node.cluster.registry().bricks()?;
     let directory = called.trim_end_matches('/');
     let is_called =
         |info: &&BrickInfo| info.directory == directory || (called.len() >= 4 && info.brick.text().starts_with(called));
@@ -142,7 +142,7 @@ fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<
     if !path.is_absolute() {
         return Err(Error::invalid(format!("{directory} is not an absolute path")));
     }
-    let mut own = node.registry.own_bricks()?;
+    let mut own = node.cluster.registry().own_bricks()?;
     own.retain(|info| Some(info.brick) != replaced || node.bricks.get(&info.brick).is_some());
     let lies_in = |info: &&BrickInfo| path.starts_with(&info.directory) || Path::new(&info.directory).starts_with(path);
     if let Some(other) = own.iter().find(lies_in) {
@@ -169,7 +169,7 @@ fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<
 ///
 /// `NotSupported` if it holds replicas; those of the coordinator.
 pub fn remove(node: &Node, info: &BrickInfo) -> Result<BrickRemoved> {
-    let rings = node.registry.remove_brick(info.brick)?;
+    let rings = node.cluster.registry().remove_brick(info.brick)?;
     if !rings.is_empty() {
         let why = what_rests_there(node, info, &rings)?;
         return Err(Error::NotSupported {
@@ -185,7 +185,8 @@ pub fn remove(node: &Node, info: &BrickInfo) -> Result<BrickRemoved> {
 ///
 /// Always: `NotSupported`, or `Invalid` if the brick holds no replica; those of the coordinator.
 pub fn refuse_to_move(node: &Node, info: &BrickInfo, what: &str) -> Result<()> {
-    let rings: Vec<RingInfo> = node.registry.rings()?.into_iter().filter(|ring| ring.has(info.brick)).collect();
+    let rings: Vec<RingInfo> =
+        node.cluster.registry().rings()?.into_iter().filter(|ring| ring.has(info.brick)).collect();
     if rings.is_empty() {
         return Err(Error::invalid(format!(
             "nothing rests on brick {}; `hekate brick remove {0}` takes it out of the cluster",
@@ -200,7 +201,7 @@ fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result
     let partitions: usize = rings.iter().map(|ring| ring.replicas_on(info.brick)).sum();
     let is_there = |volume: &hekate_cluster::VolumeInfo| rings.iter().any(|ring| ring.ring == volume.ring);
     let volumes: Vec<String> =
-        node.registry.volumes()?.into_iter().filter(is_there).map(|volume| volume.name).collect();
+        node.cluster.registry().volumes()?.into_iter().filter(is_there).map(|volume| volume.name).collect();
     let volumes = match volumes.is_empty() {
         true => "of a ring that no volume uses yet".into(),
         false => format!("of volume {}", volumes.join(", ")),

@@ -1,39 +1,29 @@
 //! A server process: its parts, and how it starts and stops.
 
+use crate::hosting::cluster_access::ClusterAccess;
 use crate::hosting::hosted_ring::HostedRing;
-use crate::hosting::lease::Lease;
-use crate::hosting::own_bricks::{self, Opened, OwnBricks};
+use crate::hosting::own_bricks::{self, OwnBricks};
 use crate::hosting::peer_inbox::Links;
 use crate::hosting::rings::Rings;
-use crate::hosting::state_directory;
 use crate::hosting::views::Views;
 use crate::hosting::volumes::Volumes;
-use crate::maintenance::checkpoint::Journals;
-use crate::maintenance::damage::Damages;
-use crate::maintenance::healing;
-use crate::maintenance::housekeeping::{Housekeeping, forget_session};
-use crate::maintenance::scrub::Scrubs;
-use crate::reports::heal_files::Leavings;
-use crate::reports::mapping::Mappings;
-use crate::reports::metrics;
-use crate::reports::op_statistics::{AtWork, OpCounters, SlowOps};
+use crate::maintenance::Maintenance;
+use crate::maintenance::housekeeping::forget_session;
+use crate::reports::{Statistics, metrics};
 use crate::request::orphans::Orphans;
 use crate::request::raw::RawLocks;
 use crate::request::sessions::Sessions;
 use crate::request::syncer::Syncers;
 use crate::request::tickets::Tickets;
 use crate::request::turn::Turn;
-use hekate_brick::RecoveryReport;
-use hekate_cluster::{Registry, VolumeInfo};
+use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
-use hekate_transport::Secret;
-use std::collections::{BTreeSet, HashMap};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What a server is started with.
 #[derive(Debug, Clone)]
@@ -51,20 +41,10 @@ pub struct NodeSettings {
 /// rings, a replica, the orphans, the sessions. The locks of `tickets`, `housekeeping` and of a mailbox are taken last,
 /// and nothing is waited for under them.
 pub struct Node {
-    pub(crate) registry: Registry,
-    /// Where the coordinator answers; `None` if this server holds it.
-    pub(crate) coordinator_address: Option<String>,
-    pub(crate) secret: Option<Secret>,
-    /// The cluster's id: 32 hex digits.
-    pub(crate) cluster: String,
+    pub(crate) cluster: ClusterAccess,
     pub(crate) bricks: OwnBricks,
-    /// Bricks of this server that are not open.
-    pub(crate) absent: BTreeSet<BrickId>,
-    /// What recovery found when each brick was opened.
-    pub(crate) recoveries: HashMap<BrickId, RecoveryReport>,
     pub(crate) rings: Rings,
     pub(crate) volumes: Volumes,
-    pub(crate) lease: Lease,
     pub(crate) views: Views,
     pub(crate) links: Links,
     pub(crate) sessions: Sessions,
@@ -72,19 +52,9 @@ pub struct Node {
     pub(crate) raw_locks: RawLocks,
     pub(crate) tickets: Tickets,
     pub(crate) syncers: Syncers,
-    pub(crate) housekeeping: Housekeeping,
-    pub(crate) journals: Journals,
-    pub(crate) scrubs: Scrubs,
-    pub(crate) damages: Damages,
-    pub(crate) heal_rate: healing::Rate,
-    /// Since when each replica that is no member of its view lacks records.
-    pub(crate) leavings: Leavings,
-    pub(crate) mappings: Mappings,
-    pub(crate) counters: OpCounters,
-    pub(crate) at_work: AtWork,
-    pub(crate) slow_ops: SlowOps,
-    pub(crate) started: Instant,
-    pub(crate) stop_asked: AtomicBool,
+    pub(crate) maintenance: Maintenance,
+    pub(crate) statistics: Statistics,
+    stop_asked: AtomicBool,
     /// This server, for work that continues on another thread.
     pub(crate) own: Weak<Node>,
 }
@@ -102,63 +72,53 @@ impl Node {
     /// `Invalid` or `Denied` if the state directory or a brick is not this server's, `Damaged` or `Io` if a brick that
     /// has replicas cannot be opened, and the first replica's failure if replicas cannot be brought into step.
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
-        let secret = state_directory::secret(&settings.state)?;
-        let (registry, coordinator_address) = state_directory::open_registry(&settings.state, secret.as_ref())?;
-        registry.check_version()?;
-        let cluster = registry.cluster()?;
-        let Opened { bricks, recoveries, absent } =
-            own_bricks::open_all(&registry, &cluster, &settings.without, progress)?;
+        let cluster = ClusterAccess::open(&settings.state)?;
+        let bricks = own_bricks::open_all(cluster.registry(), cluster.id(), &settings.without, progress)?;
         let syncers = Syncers::start(bricks.values())?;
-        let journals = Journals::new(bricks.values())?;
+        let maintenance = Maintenance::new(&bricks)?;
         let node = Arc::new_cyclic(|own| Self {
-            sessions: Sessions::new(registry.server()),
-            registry,
-            coordinator_address,
-            secret,
+            sessions: Sessions::new(cluster.server()),
             cluster,
             bricks,
-            absent,
-            recoveries,
             rings: Rings::default(),
             volumes: Volumes::default(),
-            lease: Lease::default(),
             views: Views::default(),
             links: Links::default(),
             orphans: Orphans::default(),
             raw_locks: RawLocks::default(),
             tickets: Tickets::default(),
             syncers,
-            housekeeping: Housekeeping::default(),
-            journals,
-            scrubs: Scrubs::default(),
-            damages: Damages::default(),
-            heal_rate: healing::Rate::default(),
-            leavings: Leavings::default(),
-            mappings: Mappings::default(),
-            counters: OpCounters::default(),
-            at_work: AtWork::default(),
-            slow_ops: SlowOps::default(),
-            started: Instant::now(),
+            maintenance,
+            statistics: Statistics::default(),
             stop_asked: AtomicBool::new(false),
             own: own.clone(),
         });
         node.load(progress)?;
-        node.housekeeping.start(&node)?;
+        node.maintenance.housekeeping().start(&node)?;
         Ok(node)
     }
 
     /// Delivers a tick, on which replicas try again what they have put off.
     pub(crate) fn tick(&self, ring: &Arc<HostedRing>) {
-        self.tell_all(ring, || Event::Tick);
+        self.deliver_to_all(ring, || Event::Tick);
     }
 
-    /// Delivers an event to all replicas of a ring here.
-    pub(crate) fn tell_all(&self, ring: &Arc<HostedRing>, event: impl Fn() -> Event) {
-        self.tell(ring, ring.replicas().map(|(address, _)| *address).collect(), event);
+    /// Delivers an event to all replicas of a ring here, and carries out what follows.
+    pub(crate) fn deliver_to_all(&self, ring: &Arc<HostedRing>, event: impl Fn() -> Event) {
+        self.deliver_to(ring, ring.replicas().map(|(address, _)| *address).collect(), event);
     }
 
-    /// Delivers an event to these replicas, and carries out what follows.
-    pub(crate) fn tell(&self, ring: &Arc<HostedRing>, addresses: Vec<Address>, event: impl Fn() -> Event) {
+    /// Begins proofs that the members hold the same, of the partitions that are led here. `run` is the same on all
+    /// servers; a partition whose last proof is of this run is left out.
+    pub(crate) fn begin_proofs(&self, run: u64) {
+        for ring in self.rings.all() {
+            let run_of = |address| Some(ring.replica(address)?.partition.read().proof()?.run);
+            let wanted = ring.leaders().into_iter().filter(|address| run_of(*address) != Some(run)).collect();
+            self.deliver_to(&ring, wanted, || Event::Prove { run });
+        }
+    }
+
+    fn deliver_to(&self, ring: &Arc<HostedRing>, addresses: Vec<Address>, event: impl Fn() -> Event) {
         let mut turn = Turn::new(self, ring);
         addresses.into_iter().for_each(|address| turn.deliver(address, event()));
         turn.run();
@@ -180,13 +140,13 @@ impl Node {
         }
     }
 
-    /// Records with the coordinator where this server add_listener.
+    /// Records with the coordinator the addresses at which this server answers.
     ///
     /// # Errors
     ///
     /// Those of the coordinator.
     pub fn announce(&self, endpoints: &[String]) -> Result<()> {
-        self.registry.announce(endpoints)
+        self.cluster.registry().announce(endpoints)
     }
 
     pub(crate) fn clock() -> Time {
@@ -201,14 +161,14 @@ impl Node {
     /// `SessionEnded` if it has ended; those of the coordinator and of the partitions.
     pub(crate) fn end_session(&self, id: SessionId) -> Result<()> {
         let volume = self.sessions.get(id)?.volume;
-        self.sessions.end(&self.registry, id)?;
+        self.sessions.end(self.cluster.registry(), id)?;
         let ring = self.ring(self.volume(volume)?.ring)?;
         forget_session(self, &ring, id)
     }
 
     /// Sets the duration from which on an op is kept and logged as slow; zero: no op is slow.
     pub fn set_slow_limit(&self, limit: Duration) {
-        self.slow_ops.set_limit(limit);
+        self.statistics.ops().set_slow_limit(limit);
     }
 
     /// Serves the page for Prometheus at this address until the process ends.
@@ -220,6 +180,10 @@ impl Node {
         let own = self.own.clone();
         let page = move || Some(metrics::page(&*own.upgrade()?));
         hekate_metrics::listen(listener, page).map_err(|e| Error::io("start the threads for metrics", e))
+    }
+
+    pub(crate) fn ask_to_stop(&self) {
+        self.stop_asked.store(true, Ordering::Relaxed);
     }
 
     /// True if the control interface was asked to stop the server.
@@ -250,7 +214,7 @@ impl Node {
 
     /// Ends the housekeeping's threads, and returns when they have ended.
     pub fn stop_housekeeping(&self) {
-        self.housekeeping.stop();
+        self.maintenance.housekeeping().stop();
     }
 
     /// True if a checkpoint, after collecting, would free space of deleted files.
@@ -265,11 +229,11 @@ impl Node {
 
     /// Has the housekeeping check at once whether a brick needs a checkpoint: a replica waits for room in its journal.
     pub(crate) fn wake_checkpoints(&self) {
-        self.housekeeping.wake_checkpoints();
+        self.maintenance.housekeeping().wake_checkpoints();
     }
 
     /// Has the housekeeping look at the views at once.
     pub(crate) fn wake_views(&self) {
-        self.housekeeping.wake_views();
+        self.maintenance.housekeeping().wake_views();
     }
 }

@@ -1,6 +1,6 @@
 //! The bricks of this server: opened when it starts, held while it serves.
 
-use hekate_brick::{Brick, RecoveryReport};
+use hekate_brick::{Brick, LostBlock, RecoveryReport};
 use hekate_cluster::{BrickInfo, Registry, check_openings};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,8 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// The bricks of this server, open or not.
+#[derive(Default)]
 pub struct OwnBricks {
     open: HashMap<BrickId, Arc<Brick>>,
+    /// Bricks that are not open: the operator left them out, or they cannot be opened and no partition is placed on
+    /// them.
+    absent: BTreeSet<BrickId>,
+    /// What recovery found when each brick was opened.
+    recoveries: HashMap<BrickId, RecoveryReport>,
     /// Also has the bricks that are not open.
     directories: HashMap<BrickId, String>,
     /// Every replica here agrees on what power cuts took before this start, and every brick has recorded this.
@@ -18,8 +25,9 @@ pub struct OwnBricks {
 }
 
 impl OwnBricks {
-    pub fn new(open: HashMap<BrickId, Arc<Brick>>, directories: HashMap<BrickId, String>) -> Self {
-        Self { open, directories, lives_settled: AtomicBool::new(false) }
+    #[cfg(test)]
+    pub fn of(open: HashMap<BrickId, Arc<Brick>>) -> Self {
+        Self { open, ..Self::default() }
     }
 
     pub fn get(&self, brick: &BrickId) -> Option<&Arc<Brick>> {
@@ -32,6 +40,26 @@ impl OwnBricks {
 
     pub fn ids(&self) -> impl Iterator<Item = BrickId> {
         self.open.keys().copied()
+    }
+
+    /// Bricks that are not open.
+    pub fn absent(&self) -> impl Iterator<Item = BrickId> {
+        self.absent.iter().copied()
+    }
+
+    /// Bricks that answer no request: those that are not open, and those that have stopped because of a failure.
+    pub fn out_of_service(&self) -> Vec<BrickId> {
+        self.ids().filter(|brick| self.has_stopped(*brick)).chain(self.absent()).collect()
+    }
+
+    /// What recovery found when the brick was opened; `None` if it is not open.
+    pub fn recovery(&self, brick: BrickId) -> Option<&RecoveryReport> {
+        self.recoveries.get(&brick)
+    }
+
+    /// The blocks that the last power cut took, with the brick that lost each.
+    pub fn lost_blocks(&self) -> impl Iterator<Item = (LostBlock, BrickId)> {
+        self.recoveries.iter().flat_map(|(brick, report)| report.lost.iter().map(|block| (*block, *brick)))
     }
 
     /// True if the brick is open here and has stopped because of a failure.
@@ -84,35 +112,24 @@ impl OwnBricks {
     }
 }
 
-/// What opening the bricks of a server found.
-pub struct Opened {
-    pub bricks: OwnBricks,
-    /// What each brick's recovery found.
-    pub recoveries: HashMap<BrickId, RecoveryReport>,
-    /// Bricks that are not open: the operator left them out, or they cannot be opened and no partition is placed on
-    /// them.
-    pub absent: BTreeSet<BrickId>,
-}
-
 /// Opens all of this server's bricks except those in the directories `without`.
 ///
 /// # Errors
 ///
 /// `Invalid` if a directory of `without` is no brick of this server; otherwise the error of the first brick that cannot
 /// be opened although partitions are placed on it.
-pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress: &dyn Fn(&str)) -> Result<Opened> {
+pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress: &dyn Fn(&str)) -> Result<OwnBricks> {
     let (own, rings) = (registry.own_bricks()?, registry.rings()?);
     if let Some(unknown) = without.iter().find(|directory| own.iter().all(|info| info.directory != **directory)) {
         let known: Vec<&str> = own.iter().map(|info| info.directory.as_str()).collect();
         return Err(Error::invalid(format!("this server has no brick {unknown}; its bricks are {}", known.join(", "))));
     }
-    let (mut open, mut directories) = (HashMap::new(), HashMap::new());
-    let (mut recoveries, mut absent) = (HashMap::new(), BTreeSet::new());
+    let mut bricks = OwnBricks::default();
     for info in own {
-        directories.insert(info.brick, info.directory.clone());
+        bricks.directories.insert(info.brick, info.directory.clone());
         if without.contains(&info.directory) {
             progress(&format!("brick {} is left out", info.directory));
-            absent.insert(info.brick);
+            bricks.absent.insert(info.brick);
             continue;
         }
         progress(&format!("opening brick {}", info.directory));
@@ -120,20 +137,20 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
         match open_one(&info, cluster, progress) {
             Ok((brick, report)) => {
                 registry.opened(info.brick, brick.incarnation(), brick.generation())?;
-                recoveries.insert(info.brick, report);
-                open.insert(info.brick, Arc::new(brick));
+                bricks.recoveries.insert(info.brick, report);
+                bricks.open.insert(info.brick, Arc::new(brick));
             }
             Err(error) if !is_needed => {
                 progress(&format!(
                     "brick {} cannot be opened, and no partition is placed on it: {error}",
                     info.directory
                 ));
-                absent.insert(info.brick);
+                bricks.absent.insert(info.brick);
             }
             Err(error) => return Err(with_hint(error, &info.directory)),
         }
     }
-    Ok(Opened { bricks: OwnBricks::new(open, directories), recoveries, absent })
+    Ok(bricks)
 }
 
 /// How long a write to the journal waits for room on a full file system that copies on write, before its brick stops.
@@ -182,7 +199,8 @@ mod tests {
     #[test]
     fn an_older_copy_is_refused_as_often_as_it_is_tried() {
         let served = Served::new("older-copy");
-        let (registry, cluster) = (served.node.registry.clone(), served.node.cluster.clone());
+        let cluster = &served.node.cluster;
+        let (registry, cluster) = (cluster.registry().clone(), cluster.id().to_string());
         let brick = served.node.bricks.values().next().unwrap();
         registry.opened(brick.id(), brick.incarnation(), brick.generation() + 2).unwrap();
         let directory = served.stopped();

@@ -83,7 +83,7 @@ impl Node {
     ///
     /// `Io` if the machine gives no thread or no random bytes; those of the coordinator.
     pub(crate) fn begin_links(&self) -> Result<()> {
-        let own = self.registry.server();
+        let own = self.cluster.server();
         let mut boot = [0; 8];
         getrandom::fill(&mut boot).map_err(|e| Error::Io { what: format!("random bytes: {e}") })?;
         let inbox = Arc::new(Inbox(self.own.clone()));
@@ -99,8 +99,8 @@ impl Node {
     /// Those of the coordinator.
     pub(crate) fn read_addresses(&self) -> Result<()> {
         let Some(peers) = self.links.peers() else { return Ok(()) };
-        for info in self.registry.servers()? {
-            if info.server != self.registry.server()
+        for info in self.cluster.registry().servers()? {
+            if info.server != self.cluster.server()
                 && let Some(endpoint) = self.endpoint_of(&info)
             {
                 peers.set_address(info.server, endpoint)?;
@@ -116,7 +116,7 @@ impl Node {
             Endpoint::Unix(path) => path.parent().is_some_and(std::path::Path::exists),
             Endpoint::Tcp(..) => true,
         };
-        let mut known = info.endpoints.iter().filter_map(|text| Endpoint::parse(text, self.secret.as_ref()).ok());
+        let mut known = info.endpoints.iter().filter_map(|text| self.cluster.endpoint(text).ok());
         known.find(is_here)
     }
 
@@ -159,7 +159,7 @@ impl Node {
     ///
     /// Those of the coordinator.
     pub(crate) fn renew_views(&self) -> Result<()> {
-        self.take_views(&self.registry.rings()?);
+        self.take_views(&self.cluster.registry().rings()?);
         Ok(())
     }
 }

@@ -100,7 +100,7 @@ mod tests {
         let endpoint = Endpoint::Unix(served.directory.join("server.sock"));
         let server = Server::new(served.node.clone());
         server.listen(&endpoint).unwrap();
-        let remote = RemoteCoordinator::new(endpoint.clone(), Some(served.node.cluster.clone()));
+        let remote = RemoteCoordinator::new(endpoint.clone(), Some(served.node.cluster.id().into()));
         conforms(&remote);
         server.stop();
         drop(server);
@@ -133,7 +133,7 @@ mod tests {
         let refused = stranger.transact(&[], &[("/suite/b", Some("2"))]).unwrap_err();
         assert!(matches!(&refused, Error::Denied { what } if what.contains("theirs")), "{refused}");
         assert!(matches!(stranger.get("/cluster"), Err(Error::Denied { .. })));
-        assert_eq!(served.node.registry.coordinator().get("/suite/b").unwrap(), None);
+        assert_eq!(served.node.cluster.registry().coordinator().get("/suite/b").unwrap(), None);
         server.stop();
     }
 

@@ -1,8 +1,10 @@
 //! The rings that this server has replicas of.
 
 use crate::hosting::hosted_ring::HostedRing;
-use hekate_proto::{Error, Result, RingId};
-use parking_lot::{RwLock, RwLockReadGuard};
+use hekate_control::partition::WaitingPartition;
+use hekate_proto::{Error, PartitionNumber, Result, RingId};
+use hekate_replica::Partition;
+use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -26,9 +28,27 @@ impl Rings {
         self.0.read().values().cloned().collect()
     }
 
-    /// All rings, under the lock: for a caller that neither waits nor hosts a ring meanwhile.
-    pub fn read(&self) -> RwLockReadGuard<'_, HashMap<RingId, Arc<HostedRing>>> {
-        self.0.read()
+    /// What `look` finds at each leader that is here, under the leader's shared lock.
+    pub fn of_leaders<T>(&self, mut look: impl FnMut(RingId, &Partition) -> T) -> Vec<T> {
+        let mut found = Vec::new();
+        for ring in self.all() {
+            for hosted in ring.leaders().into_iter().filter_map(|address| ring.replica(address)) {
+                found.push(look(ring.ring, &hosted.partition.read()));
+            }
+        }
+        found
+    }
+
+    /// The partitions led here that do not serve, or accept no changes.
+    pub fn waiting(&self) -> Vec<WaitingPartition> {
+        let of_ring = |ring: &Arc<HostedRing>| {
+            let row = |partition| {
+                let waits_for = ring.waits_for(partition)?;
+                Some(WaitingPartition { ring: ring.ring, partition, waits_for })
+            };
+            (0..ring.count()).map(PartitionNumber).filter_map(row).collect::<Vec<_>>()
+        };
+        self.all().iter().flat_map(of_ring).collect()
     }
 
     /// Serves a ring from now on, in place of an earlier one of its number.

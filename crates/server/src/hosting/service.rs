@@ -20,8 +20,8 @@ impl Service for Node {
             Peer::Secret => None,
         };
         let session = match resume {
-            Some(id) => self.sessions.find(&self.registry, id)?,
-            None => self.sessions.begin(&self.registry, volume.volume, uid)?,
+            Some(id) => self.sessions.find(self.cluster.registry(), id)?,
+            None => self.sessions.begin(self.cluster.registry(), volume.volume, uid)?,
         };
         if session.uid != uid {
             return Err(Error::Denied { what: "the session is another user's".into() });

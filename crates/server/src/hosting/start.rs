@@ -75,12 +75,10 @@ impl Node {
     pub(crate) fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
         // The coordinator keeps the list until all replicas agree on its blocks: a checkpoint makes a brick forget
         // which it has lost.
-        let mut lost: BTreeSet<LostOn> = read_lost(&self.registry)?;
-        for (brick, report) in &self.recoveries {
-            lost.extend(report.lost.iter().map(|block| (*block, *brick)));
-        }
+        let mut lost: BTreeSet<LostOn> = read_lost(self.cluster.registry())?;
+        lost.extend(self.bricks.lost_blocks());
         if !lost.is_empty() {
-            record_lost(&self.registry, &lost)?;
+            record_lost(self.cluster.registry(), &lost)?;
         }
         // Before the first replica exists, which could have a data file synced: a block that a power cut took must not
         // be marked as synced.
@@ -94,13 +92,13 @@ impl Node {
                 written => written?,
             }
         }
-        for ring in self.registry.rings()? {
+        for ring in self.cluster.registry().rings()? {
             self.put_ring(&ring, &lost)?;
         }
-        for volume in self.registry.volumes()? {
+        for volume in self.cluster.registry().volumes()? {
             self.volumes.put(volume);
         }
-        self.sessions.load(&self.registry)?;
+        self.sessions.load(self.cluster.registry())?;
         progress("bringing the replicas into step");
         let rings = self.rings.all();
         rings.iter().for_each(|ring| self.send_sessions(ring));
@@ -135,8 +133,8 @@ impl Node {
         if !self.bricks.stalled().is_empty() {
             return Ok(());
         }
-        if !read_lost(&self.registry)?.is_empty() {
-            record_lost(&self.registry, &BTreeSet::new())?;
+        if !read_lost(self.cluster.registry())?.is_empty() {
+            record_lost(self.cluster.registry(), &BTreeSet::new())?;
         }
         self.bricks.settle_lives()
     }
@@ -149,7 +147,7 @@ impl Node {
     /// Those of the coordinator and of reading a replica's state from its brick.
     pub(crate) fn put_ring(&self, info: &RingInfo, lost: &BTreeSet<LostOn>) -> Result<Arc<HostedRing>> {
         let lost_of = |brick, partition| lost_of(lost, info, brick, partition);
-        let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
+        let servers = self.cluster.registry().bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
         let ring = Arc::new(HostedRing::new(info, &self.bricks, servers, lost_of)?);
         // The new ring's replicas get `Up` of each server whose link is up, and no link goes up or down meanwhile: a
         // replica that missed an `Up` would take the server's next messages for those of an earlier link and drop them.

@@ -3,7 +3,7 @@
 //! begun when its leader here is ready. `hekate_cluster::views` decides; `docs/fast-lane.md` has the rules.
 
 use crate::hosting::hosted_ring::HostedRing;
-use crate::hosting::lease::boot_clock;
+use crate::hosting::lease::{Lease, boot_clock};
 use crate::hosting::node::Node;
 use crate::request::turn::Turn;
 use hekate_cluster::views::{BrickSeen, Due, Outlook, Seen, outlook, waits_for};
@@ -31,6 +31,7 @@ const START_GRACE: Duration = Duration::from_secs(5);
 /// What this server has seen of the partitions that it holds.
 #[derive(Default)]
 pub struct Views {
+    lease: Lease,
     /// Until this moment, in ns of CLOCK_BOOTTIME, the thread looks every 50 ms.
     busy_until: AtomicU64,
     state: Mutex<State>,
@@ -63,6 +64,11 @@ impl Default for State {
 }
 
 impl Views {
+    /// Until when the leaders here may answer.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
     /// The link to a server has ended: its lease may expire soon, so the thread looks more often for two leases.
     pub fn expect_changes(&self) {
         self.busy_until.fetch_max(boot_clock() + 2 * LEASE.as_nanos() as u64, Ordering::Relaxed);
@@ -96,12 +102,10 @@ impl Node {
             return Ok(());
         }
         let from = boot_clock();
-        let stopped = self.bricks.values().filter(|brick| brick.stopped().is_some());
-        let stopped: Vec<BrickId> = stopped.map(|brick| brick.id()).chain(self.absent.iter().copied()).collect();
-        self.registry.keep_alive(&stopped)?;
-        let mut rings = self.registry.rings()?;
+        self.cluster.registry().keep_alive(&self.bricks.out_of_service())?;
+        let mut rings = self.cluster.registry().rings()?;
         self.take_views(&rings);
-        self.lease.renew(from);
+        self.views.lease.renew(from);
         let seen = self.look_around()?;
         for info in &mut rings {
             let Ok(ring) = self.ring(info.ring) else { continue };
@@ -117,10 +121,10 @@ impl Node {
         if std::mem::replace(&mut state.ended, true) {
             return;
         }
-        self.lease.give_up();
+        self.views.lease.give_up();
         drop(state);
         // If the coordinator does not answer, the others wait until the lease expires.
-        if let Err(error) = self.registry.leave() {
+        if let Err(error) = self.cluster.registry().leave() {
             log::warn!("cannot give up the lease, so other servers wait until it expires: {error}");
         }
         // A server whose link to this one ends looks at its views at once.
@@ -143,7 +147,7 @@ impl Node {
                 continue;
             }
             for (number, (before, view)) in (0..).map(PartitionNumber).zip(known.iter().zip(&info.views)) {
-                self.leavings.note(info.ring, number, before, view);
+                self.maintenance.heal_progress().note_view(info.ring, number, before, view);
             }
             ring.set_views(info);
             let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
@@ -157,21 +161,21 @@ impl Node {
     /// The bricks of the cluster, and which servers live, as the coordinator has them.
     fn look_around(&self) -> Result<Seen> {
         let alive: BTreeMap<ServerId, AliveInfo> =
-            self.registry.alive()?.into_iter().map(|info| (info.server, info)).collect();
+            self.cluster.registry().alive()?.into_iter().map(|info| (info.server, info)).collect();
         *self.views.alive.lock() = alive.keys().copied().collect();
         let of = |info: hekate_cluster::BrickInfo| {
             let serves = alive.get(&info.server).is_some_and(|server| !server.stopped.contains(&info.brick));
             let serves = serves && !info.unopened;
             (info.brick, BrickSeen { server: info.server, incarnation: info.incarnation, serves })
         };
-        let bricks = self.registry.bricks()?.into_iter().map(of).collect();
+        let bricks = self.cluster.registry().bricks()?.into_iter().map(of).collect();
         Ok(Seen { bricks, ..Seen::default() })
     }
 
     /// True if this server expires the sessions that `home` has opened: its own, and, on the first of the servers that
     /// live, those of servers that do not live.
     pub(crate) fn ends_sessions_of(&self, home: ServerId) -> bool {
-        let own = self.registry.server();
+        let own = self.cluster.server();
         let alive = self.views.alive.lock();
         home == own || !alive.contains(&home) && alive.first() == Some(&own)
     }
@@ -224,7 +228,7 @@ impl Node {
         let healing = partition.healing();
         for one in &healing {
             // An estimate of the time left begins with the healing, not with the first question for it.
-            let _ = self.leavings.seconds_left((ring.ring, address.partition, one.brick), one);
+            let _ = self.maintenance.heal_progress().seconds_left((ring.ring, address.partition, one.brick), one);
         }
         let whole = healing.into_iter().filter(|one| one.whole).map(|one| (address.partition, one.brick));
         seen.whole.extend(whole);
@@ -233,7 +237,7 @@ impl Node {
         state.silent.retain(|(known, brick), _| *known != at || away.contains(brick));
         for brick in away {
             let since = state.silent.entry((at, brick)).or_insert_with(Instant::now);
-            if since.elapsed() >= SILENCE_MAX && self.lease.check().is_ok() {
+            if since.elapsed() >= SILENCE_MAX && self.views.lease.check().is_ok() {
                 seen.lost.insert((address.partition, brick));
             }
         }
@@ -250,7 +254,7 @@ impl Node {
         seen: &Seen,
         since: Instant,
     ) -> bool {
-        let own = self.registry.server();
+        let own = self.cluster.server();
         let Some(turn) = due.servers.iter().position(|server| *server == own) else { return false };
         let is_unheard = |brick: BrickId| !seen.bricks.get(&brick).is_some_and(|seen| seen.serves);
         let left_out = |view: &View| {
@@ -263,7 +267,7 @@ impl Node {
     /// Forms all views of a ring that are due in one transaction: each is a write to the coordinator's disk.
     fn form(&self, ring: &Arc<HostedRing>, due: Vec<(PartitionNumber, View)>, seen: &Seen) -> Result<RingInfo> {
         let mut formed = Vec::new();
-        let info = self.registry.update_ring(ring.ring, |info| {
+        let info = self.cluster.registry().update_ring(ring.ring, |info| {
             formed.clone_from(&due);
             formed.retain(
                 |(number, view)| matches!(outlook(info, *number, seen), Outlook::Due(due) if due.view == *view),
@@ -294,7 +298,7 @@ impl Node {
     ) -> Result<View> {
         let seen = self.look_around()?;
         let mut decided = Err(Error::bug("nothing was decided"));
-        let info = self.registry.update_ring(ring.ring, |info| {
+        let info = self.cluster.registry().update_ring(ring.ring, |info| {
             decided = decide(info, &seen);
             decided.iter().for_each(|view| info.form(number, view.clone()));
             decided.is_ok()
@@ -354,7 +358,7 @@ impl Node {
         let open = |info: &mut RingInfo| {
             opened.iter().fold(false, |changed, (number, epoch)| info.open(*number, *epoch) || changed)
         };
-        *info = self.registry.update_ring(ring.ring, open)?;
+        *info = self.cluster.registry().update_ring(ring.ring, open)?;
         self.take_views(std::slice::from_ref(info));
         for (number, epoch) in opened {
             self.views.ready.lock().remove(&((ring.ring, number), epoch));

@@ -10,7 +10,7 @@ use hekate_cluster::{RingWish, VolumeInfo};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Event, root_directory};
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -50,11 +50,6 @@ impl Volumes {
     /// All volumes at this moment.
     pub fn all(&self) -> Vec<Arc<VolumeInfo>> {
         self.known.read().values().cloned().collect()
-    }
-
-    /// All volumes, under the lock: for a caller that does not wait meanwhile.
-    pub fn read(&self) -> RwLockReadGuard<'_, HashMap<VolumeId, Arc<VolumeInfo>>> {
-        self.known.read()
     }
 
     /// Adds a volume, or replaces what was known of it.
@@ -101,10 +96,10 @@ impl Node {
         let _alone = self.volumes.change();
         check_name("volume", &wanted.name)?;
         check_name("pool", &wanted.pool)?;
-        if self.registry.volume(&wanted.name)?.is_some() {
+        if self.cluster.registry().volume(&wanted.name)?.is_some() {
             return Err(Error::invalid(format!("there is a volume called {} already", wanted.name)));
         }
-        let ring = self.registry.ring_for(&wanted.pool, wanted.copies, wish)?;
+        let ring = self.cluster.registry().ring_for(&wanted.pool, wanted.copies, wish)?;
         let hosted = match self.ring(ring.ring) {
             Ok(hosted) => hosted,
             Err(_) => self.host(&ring)?,
@@ -115,7 +110,7 @@ impl Node {
                 format!("a spread of {spread}: say a power of two from 1 to {count}, the partitions of its ring");
             return Err(Error::invalid(what));
         }
-        let volume = self.registry.create_volume(VolumeInfo { ring: ring.ring, ..wanted })?;
+        let volume = self.cluster.registry().create_volume(VolumeInfo { ring: ring.ring, ..wanted })?;
         let at = ROOT.position().partition(hosted.count());
         if hosted.is_all_here(at) {
             self.make_root(&hosted, &volume, gid)?;
@@ -183,7 +178,7 @@ impl Node {
     ///
     /// Those of the coordinator if no map is known.
     pub(crate) fn map(&self, volume: &VolumeInfo) -> Result<VolumeMap> {
-        match self.registry.map(volume) {
+        match self.cluster.registry().map(volume) {
             Ok(map) => {
                 self.volumes.maps.lock().insert(volume.volume, map.clone());
                 Ok(map)
@@ -204,14 +199,14 @@ impl Node {
     pub(crate) fn read_records(&self) -> Result<()> {
         let _alone = self.volumes.change();
         self.read_addresses()?;
-        let servers = self.registry.bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
-        for info in self.registry.rings()? {
+        let servers = self.cluster.registry().bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
+        for info in self.cluster.registry().rings()? {
             match self.ring(info.ring) {
                 Ok(ring) => ring.set_servers(&servers),
                 Err(_) => drop(self.host(&info)?),
             }
         }
-        let recorded = self.registry.volumes()?;
+        let recorded = self.cluster.registry().volumes()?;
         for volume in &recorded {
             self.volumes.put(volume.clone());
             if !volume.deleting {
@@ -219,7 +214,7 @@ impl Node {
             }
         }
         self.volumes.keep_only(&recorded);
-        let ended = self.sessions.refresh(&self.registry)?;
+        let ended = self.sessions.refresh(self.cluster.registry())?;
         let rings = self.rings.all();
         for session in &ended {
             rings.iter().for_each(|ring| self.session_ended(ring, *session));
@@ -237,17 +232,17 @@ impl Node {
     /// `Unavailable` if a session uses it, `Invalid` if no volume has the name; those of the coordinator.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<()> {
         let _alone = self.volumes.change();
-        let Some(volume) = self.registry.volume(name)? else {
+        let Some(volume) = self.cluster.registry().volume(name)? else {
             return Err(self.no_volume(name));
         };
-        let users = self.registry.session_count(volume.volume)?;
+        let users = self.cluster.registry().session_count(volume.volume)?;
         if users > 0 {
             return Err(Error::Unavailable {
                 what: format!("volume {name} is in use by {users} session(s); unmount it first (`hekate umount DIR`)"),
             });
         }
         let volume = VolumeInfo { deleting: true, ..volume };
-        self.registry.put_volume(&volume)?;
+        self.cluster.registry().put_volume(&volume)?;
         self.volumes.put(volume);
         Ok(())
     }
@@ -296,7 +291,7 @@ pub fn go_on_deleting(node: &Node) -> Result<()> {
         // Other servers delete what they lead; the record stays until nothing is left anywhere.
         if ring.is_whole() {
             let _alone = node.volumes.change();
-            node.registry.forget_volume(&volume.name)?;
+            node.cluster.registry().forget_volume(&volume.name)?;
             node.volumes.forget(volume.volume);
         }
     }

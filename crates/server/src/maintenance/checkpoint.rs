@@ -146,7 +146,7 @@ impl Node {
     fn checkpoint_those(&self, is_due: impl Fn(&Brick) -> bool, pause: &mut dyn FnMut() -> bool) -> Result<()> {
         let due = self.bricks.values().filter(|brick| is_due(brick));
         let begun: Vec<_> = due.map(|brick| brick.begin_checkpoint()).collect();
-        self.journals.mark_ends(&self.bricks);
+        self.maintenance.journals.mark_ends(&self.bricks);
         self.stabilize();
         let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
         let waiting_since = Instant::now();
@@ -154,7 +154,7 @@ impl Node {
             std::thread::sleep(LOOK_PAUSE);
         }
         self.deliver_room();
-        self.journals.log_stalled(&self.bricks.stalled());
+        self.maintenance.journals.log_stalled(&self.bricks.stalled());
         let is_shortage = |error: &Error| matches!(error, Error::NoSpace { .. } | Error::Unavailable { .. });
         finished.into_iter().filter(|outcome| !outcome.as_ref().is_err_and(is_shortage)).collect()
     }
@@ -162,7 +162,7 @@ impl Node {
     /// Between checkpoints: marks the journals that have grown, and gives back what every member has on stable storage
     /// by now.
     pub(crate) fn look_after_journals(&self) {
-        self.journals.mark_grown(&self.bricks);
+        self.maintenance.journals.mark_grown(&self.bricks);
         if self.free_journals() {
             self.stabilize();
             self.free_journals();
@@ -173,16 +173,16 @@ impl Node {
     }
 
     fn deliver_room(&self) {
-        self.rings.all().iter().for_each(|ring| self.tell_all(ring, || Event::Room));
+        self.rings.all().iter().for_each(|ring| self.deliver_to_all(ring, || Event::Room));
     }
 
     fn free_journals(&self) -> bool {
-        self.journals.free(&self.bricks, &self.rings)
+        self.maintenance.journals.free(&self.bricks, &self.rings)
     }
 
     /// Asks the members to put what is marked on stable storage. Other servers answer later.
     fn stabilize(&self) {
-        for (ring, addresses) in self.journals.behind(&self.bricks, &self.rings) {
+        for (ring, addresses) in self.maintenance.journals.behind(&self.bricks, &self.rings) {
             let Ok(ring) = self.ring(ring) else { continue };
             self.deliver_stabilize(&ring, addresses);
         }

@@ -138,13 +138,14 @@ fn volume_name(node: &Node, finding: &Finding) -> String {
 
 /// The damaged items for `hekate status`.
 pub fn rows(node: &Node) -> Vec<DamagedItem> {
-    let known: Vec<_> = node.damages.known.lock().iter().take(NAMED_MAX).map(|(p, f)| (p.clone(), f.clone())).collect();
+    let known: Vec<_> =
+        node.maintenance.damages.known.lock().iter().take(NAMED_MAX).map(|(p, f)| (p.clone(), f.clone())).collect();
     let row = |((brick, what), finding): (Place, Finding)| DamagedItem {
         volume: volume_name(node, &finding),
         what,
         brick,
         directory: node.bricks.directory(brick).map(String::from),
-        server: node.registry.server(),
+        server: node.cluster.server(),
     };
     known.into_iter().map(row).collect()
 }

@@ -190,7 +190,7 @@ fn tick_all(node: &Node) {
 /// Delivers a tick to leaders with ops that wait for another op or for a member.
 fn tick_who_waits(node: &Node) -> Result<()> {
     let all = node.rings.all();
-    node.heal_rate.share(node.counters.sum(), &all);
+    node.maintenance.heal_rate.share(node.statistics.ops().answered(), &all);
     for ring in all {
         for address in ring.leaders() {
             let waits = ring.replica(address).is_some_and(|hosted| hosted.partition.read().wants_tick());

@@ -98,7 +98,7 @@ impl DamagedPart {
 pub fn repair(node: &Node, brick: &Brick, finding: &Finding) -> Result<Repaired> {
     let outcome = repair_finding(node, brick, finding);
     if !matches!(finding, Finding::Stray { .. }) {
-        node.damages.note(&DamagedAt::new(node, brick, finding), finding, &outcome);
+        node.maintenance.damages.note(&DamagedAt::new(node, brick, finding), finding, &outcome);
     }
     outcome
 }
@@ -126,7 +126,7 @@ fn repair_here_or_there(node: &Node, on: BrickId, damaged: &DamagedPart) -> Resu
         Err(error) => Err(error),
     }?;
     match (outcome, node.bricks.get(&on)) {
-        (Repaired::Yes, _) => node.scrubs.note_repaired(on),
+        (Repaired::Yes, _) => node.maintenance.scrubs.note_repaired(on),
         (Repaired::KeyLost, Some(brick)) => return Ok(lose(brick, damaged)),
         _ => {}
     }

@@ -1,7 +1,6 @@
 //! Scrubs the bricks while they serve: a pass over every brick once a week, or when an operator asks. What a pass finds
 //! damaged is repaired.
 
-use crate::control::prove_here;
 use crate::hosting::node::Node;
 use crate::hosting::rings::Rings;
 use crate::maintenance::repair::repair;
@@ -106,8 +105,8 @@ impl Scrubs {
         is_repaired
     }
 
-    /// The running pass, or a new one if it was asked for or is due; `started` is when the server started.
-    fn begin(&self, started: Instant, brick: BrickId) -> Option<Pass> {
+    /// The running pass, or a new one if it was asked for or is due; `uptime` is the time since the server started.
+    fn begin(&self, uptime: Duration, brick: BrickId) -> Option<Pass> {
         let mut all = self.bricks.lock();
         let passes = all.entry(brick).or_default();
         if let Some(running) = &passes.running {
@@ -115,7 +114,7 @@ impl Scrubs {
         }
         let is_due = match passes.whole {
             Some(ended) => ended.elapsed() > NEXT_PASS_AFTER,
-            None => started.elapsed() > FIRST_PASS_AFTER,
+            None => uptime > FIRST_PASS_AFTER,
         };
         if let Some(volume) = passes.asked.take().or(is_due.then_some(None)) {
             passes.running = Some(Pass::new(volume));
@@ -235,10 +234,10 @@ pub fn volume_of(finding: &Finding) -> VolumeId {
 ///
 /// The error of the first brick whose pass failed; it is also in the brick's report.
 pub fn round(node: &Node) -> Result<()> {
-    let ops = node.counters.sum();
-    let is_busy = node.scrubs.ops.swap(ops, Ordering::Relaxed) != ops;
+    let ops = node.statistics.ops().answered();
+    let is_busy = node.maintenance.scrubs.ops.swap(ops, Ordering::Relaxed) != ops;
     let bytes = if is_busy { BUSY_BYTES } else { ROUND_BYTES };
-    node.damages.round(&node.bricks);
+    node.maintenance.damages.round(&node.bricks);
     for brick in node.bricks.values() {
         note_index_blocks(node, brick);
         if brick.stopped().is_none() {
@@ -255,12 +254,14 @@ fn note_index_blocks(node: &Node, brick: &Brick) {
             "block {block} of the index of brick {}: a bit had flipped; the brick has corrected it",
             node.bricks.name(brick.id())
         );
-        node.scrubs.note_repaired(brick.id());
+        node.maintenance.scrubs.note_repaired(brick.id());
     }
 }
 
 fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
-    let Some(mut pass) = node.scrubs.begin(node.started, brick.id()) else { return Ok(()) };
+    let Some(mut pass) = node.maintenance.scrubs.begin(node.statistics.ops().uptime(), brick.id()) else {
+        return Ok(());
+    };
     let until = pass.bytes + bytes;
     let outcome = (|| {
         if !pass.is_home {
@@ -289,7 +290,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
         Ok(())
     })();
     pass.done = pass.cursor.key().map_or(1.0, |key| share_before(&node.rings, brick.id(), key));
-    let mut all = node.scrubs.bricks.lock();
+    let mut all = node.maintenance.scrubs.bricks.lock();
     let passes = all.entry(brick.id()).or_default();
     passes.running = None;
     passes.error = outcome.as_ref().err().cloned();
@@ -297,7 +298,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
         passes.end(pass);
         drop(all);
         // Each replica is sound by now. A proof compares them with each other.
-        prove_here(node, getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))?)?;
+        node.begin_proofs(getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))?);
     } else if outcome.is_ok() {
         passes.running = Some(pass);
     }

@@ -13,64 +13,12 @@ use crate::control::ask_server;
 use crate::hosting::node::Node;
 use hekate_control::healing::{FileName, MissingFile, MissingFiles};
 use hekate_control::peer::{FileShare, Journaled, MissingHere, ReplicaLack};
-use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::Healing;
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Files that one answer lists.
 const FILES_MAX: usize = 10_000;
-
-/// Age after which the beginning of a healing is forgotten, and its rate is measured anew.
-const ESTIMATE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// A replica of a partition.
-type At = (RingId, PartitionNumber, BrickId);
-
-/// Since when replicas lack records, and how fast each is healed.
-#[derive(Default)]
-pub struct Leavings {
-    /// The epoch of the first view without the replica.
-    left: Mutex<HashMap<At, Epoch>>,
-    begun: Mutex<HashMap<At, Begun>>,
-}
-
-/// How far a replica's healing was when it was first seen.
-#[derive(Clone, Copy)]
-struct Begun {
-    seen: Instant,
-    /// Of 10,000.
-    done: u32,
-}
-
-impl Leavings {
-    /// Notes which replicas a partition's new view leaves out, and which it takes in.
-    pub fn note(&self, ring: RingId, partition: PartitionNumber, before: &View, view: &View) {
-        let mut left = self.left.lock();
-        for member in before.members.iter().filter(|member| !view.has_member(member.brick)) {
-            left.entry((ring, partition, member.brick)).or_insert(view.epoch);
-        }
-        for member in &view.members {
-            left.remove(&(ring, partition, member.brick));
-        }
-    }
-
-    /// Seconds until a replica is healed, at the rate since its healing was first seen; `None` if the rate is not
-    /// known.
-    pub fn seconds_left(&self, at: At, healing: &Healing) -> Option<f64> {
-        let mut begun = self.begun.lock();
-        begun.retain(|_, begun| begun.seen.elapsed() < ESTIMATE_KEPT);
-        if healing.whole || !healing.heard {
-            begun.remove(&at);
-            return None;
-        }
-        let from = *begun.entry(at).or_insert(Begun { seen: Instant::now(), done: healing.done });
-        let healed = f64::from(healing.done.checked_sub(from.done).filter(|healed| *healed > 0)?);
-        Some(from.seen.elapsed().as_secs_f64() * f64::from(10_000 - healing.done) / healed)
-    }
-}
 
 /// A replica that lacks records of a partition which is led here.
 struct Lacking {
@@ -212,9 +160,9 @@ pub fn missing_here(node: &Node) -> Result<Journaled> {
 
 /// The replicas that lack records of the partitions that a brick leads.
 fn lacking_of(node: &Node, leader: BrickId) -> Result<BTreeMap<(RingId, PartitionNumber), Vec<Lacking>>> {
-    let left = node.leavings.left.lock();
+    let progress = node.maintenance.heal_progress();
     let mut found = BTreeMap::new();
-    for info in node.registry.rings()? {
+    for info in node.cluster.registry().rings()? {
         let Ok(ring) = node.ring(info.ring) else { continue };
         for address in ring.leaders().into_iter().filter(|address| address.brick == leader) {
             let (partition, view) = (address.partition, ring.view(address.partition)?);
@@ -222,7 +170,7 @@ fn lacking_of(node: &Node, leader: BrickId) -> Result<BTreeMap<(RingId, Partitio
             let placed = info.placed(partition).into_iter().filter(|brick| !view.has_member(*brick));
             let lacking = placed.map(|brick| Lacking {
                 brick,
-                since: left.get(&(info.ring, partition, brick)).copied(),
+                since: progress.left_in((info.ring, partition, brick)),
                 healing: healing.iter().find(|one| one.brick == brick).cloned(),
                 is_complete: false,
                 entries: BTreeMap::new(),
@@ -244,8 +192,8 @@ fn lacking_of(node: &Node, leader: BrickId) -> Result<BTreeMap<(RingId, Partitio
 /// Those of the coordinator.
 pub fn missing(node: &Node) -> Result<MissingFiles> {
     let mut all = FileShare::default();
-    for info in node.registry.servers()? {
-        let said = match info.server == node.registry.server() {
+    for info in node.cluster.registry().servers()? {
+        let said = match info.server == node.cluster.server() {
             true => missing_here(node).map_err(|error| error.to_string()),
             false => ask_server(node, &info, MissingHere {}),
         };

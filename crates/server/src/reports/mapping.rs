@@ -90,7 +90,8 @@ pub fn note(node: &Node, session: &Session, mapped: &[InodeId]) {
     let is_led = |inode: &&InodeId| ring.leader(inode.position().partition(ring.count())).is_ok();
     for inode in mapped.iter().take(NOTED_AT_ONCE).filter(is_led) {
         let lives = |other| node.sessions.get(other).is_ok();
-        let Some(other) = node.mappings.note((volume.volume, *inode), session.id, Instant::now(), lives) else {
+        let Some(other) = node.statistics.mappings.note((volume.volume, *inode), session.id, Instant::now(), lives)
+        else {
             continue;
         };
         log::warn!(
@@ -117,7 +118,7 @@ fn client(node: &Node, session: SessionId) -> String {
 
 /// The files that two mounts have mapped most recently, for `hekate status`.
 pub fn rows(node: &Node) -> Vec<MappedFile> {
-    let known = node.mappings.0.lock();
+    let known = node.statistics.mappings.0.lock();
     let mut met: Vec<(File, Writer)> = known
         .files
         .iter()

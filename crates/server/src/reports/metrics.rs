@@ -11,8 +11,8 @@ pub fn page(node: &Node) -> String {
     let report = own_report(node);
     let mut page = Page::default();
     add_server(&mut page, node, &report);
-    node.counters.add_to(&mut page);
-    let own = node.registry.own_bricks().unwrap_or_default();
+    node.statistics.ops().add_to(&mut page);
+    let own = node.cluster.registry().own_bricks().unwrap_or_default();
     for brick in &report.bricks {
         let info = own.iter().find(|info| info.brick == brick.brick);
         add_brick(&mut page, brick, info.map(|info| info.directory.clone()).unwrap_or_default());
@@ -33,8 +33,8 @@ pub fn page(node: &Node) -> String {
 fn add_server(page: &mut Page, node: &Node, report: &ServerReport) {
     let vitals = &report.vitals;
     let labels = vec![
-        ("cluster", node.cluster.clone()),
-        ("server", node.registry.server().to_string()),
+        ("cluster", node.cluster.id().into()),
+        ("server", node.cluster.server().to_string()),
         ("version", vitals.version.clone()),
     ];
     page.gauge("hekate_build_info", "Always 1; what this is, is in the labels", labels, 1.0);

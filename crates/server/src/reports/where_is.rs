@@ -30,7 +30,7 @@ const SHARDS_TRIED_MAX: usize = 65_536;
 pub fn where_is(node: &Node, wanted: &Where) -> Result<WhereReply> {
     let volume = node.volumes.called(&wanted.volume).ok_or_else(|| node.no_volume(&wanted.volume))?;
     let ring = node.ring(volume.ring)?;
-    let infos = node.registry.bricks()?.into_iter();
+    let infos = node.cluster.registry().bricks()?.into_iter();
     let directories = infos.map(|info| (info.brick, info.directory)).collect();
     let holders = Holders::new(node, &ring)?;
     Search { volume: &volume, ring: &ring, directories, holders }.answer(wanted)

@@ -6,7 +6,7 @@
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::reports::mapping;
-use crate::reports::op_statistics::{SlowOp, about};
+use crate::reports::op_statistics::AnsweredOp;
 use crate::request::member_writes::MemberTarget;
 use crate::request::partition_op::LeaderTarget;
 use crate::request::sessions::Session;
@@ -16,7 +16,7 @@ use hekate_proto::*;
 use hekate_replica::{Address, Event};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Bytes of a batch's answers, as counted before they are made: 2 MiB less than a frame, for headers.
 const ANSWER_BYTES_MAX: usize = 14 << 20;
@@ -110,7 +110,7 @@ impl Node {
     ) -> (Vec<Result<Reply>>, Vec<Duration>) {
         let (mut replies, mut took) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
         let mut answer_bytes = 0;
-        let busy = self.at_work.busy();
+        let busy = self.statistics.ops().busy();
         for request in requests {
             let begun = Instant::now();
             busy.with(&request.op, session.id);
@@ -173,15 +173,14 @@ impl Node {
             return;
         }
         let syncing = if is_synced(request) { times.syncing } else { Duration::ZERO };
-        let (op, took) = (request.op.label(), times.took + syncing);
-        self.counters.count(op, took, reply.is_ok());
-        if self.slow_ops.is_slow(took) {
-            let (at, about) = (SystemTime::now(), about(&request.op));
-            let error = reply.as_ref().err().map(Error::to_string);
-            let (session, volume) = (session.id, session.volume);
-            let line = self.slow_ops.keep(SlowOp { at, op, about, session, volume, took, syncing, error });
-            line.iter().for_each(|line| log::warn!("{line}"));
-        }
+        self.statistics.ops().count(&AnsweredOp {
+            op: &request.op,
+            session: session.id,
+            volume: session.volume,
+            took: times.took + syncing,
+            syncing,
+            error: reply.as_ref().err(),
+        });
     }
 
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {

@@ -1,7 +1,7 @@
 //! Inodes without a name that a session may still have open. Housekeeping collects one when no session has it open.
 
 use hekate_proto::{InodeId, RingId, VolumeId};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 
 /// An inode without a name.
@@ -36,8 +36,7 @@ impl Orphans {
         look(&mut all.iter().filter(|orphan| orphan.volume == volume).map(|orphan| orphan.inode))
     }
 
-    /// All of them, under the lock.
-    pub fn lock(&self) -> MutexGuard<'_, BTreeSet<Orphan>> {
-        self.0.lock()
+    pub fn count(&self) -> usize {
+        self.0.lock().len()
     }
 }

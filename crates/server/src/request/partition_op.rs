@@ -41,9 +41,9 @@ impl Node {
         target: LeaderTarget,
         durability: &mut Durability,
     ) -> Result<Reply> {
-        let until = self.lease.check()?;
+        let until = self.views.lease().check()?;
         let reply = self.leased_op(session, request, target, durability);
-        self.lease.holds(until)?;
+        self.views.lease().holds(until)?;
         reply.map_err(|error| self.passing_if_others_lead(error, target.ring, target.partition))
     }
 
@@ -195,7 +195,8 @@ impl Node {
             }
             _ => {
                 return self
-                    .scrubs
+                    .maintenance
+                    .scrubs()
                     .try_repairing_entries(ring.ring, partition, || repair_entries(self, ring.ring, partition));
             }
         };

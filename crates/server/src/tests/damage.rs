@@ -48,15 +48,15 @@ fn a_scrub_finds_and_mends_what_nobody_reads() {
     rot(&served, rotten, shard, 15 * BLOCK_BYTES as u64);
     // On both members: no replica has the bytes any more.
     members.iter().for_each(|member| rot(&served, member, shard, 9 * BLOCK_BYTES as u64));
-    served.node.scrubs.ask(rotten.id(), None);
-    let pass = || served.node.scrubs.show(rotten.id());
+    served.node.maintenance.scrubs().ask(rotten.id(), None);
+    let pass = || served.node.maintenance.scrubs().show(rotten.id());
     while pass().state == ScrubState::Runs {
         crate::maintenance::scrub::round(&served.node).unwrap();
     }
     let last = pass().last.unwrap().pass;
     assert_eq!((last.mended, last.damaged), (2, 1), "{last:?}");
     assert!(last.damage.first().unwrap().contains("block 9"), "{last:?}");
-    assert_eq!(served.node.damages.count(), 1);
+    assert_eq!(served.node.maintenance.damages().count(), 1);
     let block = |number: usize| rotten.read_shard(ring, shard, (number * BLOCK_BYTES) as u32, BLOCK_BYTES as u32);
     assert_eq!(block(0).unwrap(), bytes[..BLOCK_BYTES]);
     assert_eq!(block(15).unwrap(), bytes[..BLOCK_BYTES]);
@@ -68,7 +68,8 @@ fn read(served: &Served, shard: ShardId) -> Result<Reply> {
     let map: map::VolumeMap = serde_json::from_str(&map).unwrap();
     let partition = shard.position().partition(map.views.len() as u32);
     let epoch = map.view(partition).unwrap().epoch;
-    let target = Target::Partition { ring: served.node.registry.volume("v").unwrap().unwrap().ring, partition, epoch };
+    let target =
+        Target::Partition { ring: served.node.cluster.registry().volume("v").unwrap().unwrap().ring, partition, epoch };
     let op = Op::Data { op: DataOp::ReadShard { data: shard.data, index: 0, offset: 0, length: 1 << 20 } };
     let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
     served.node.call(session, vec![request]).pop().unwrap()
@@ -82,9 +83,9 @@ fn damage_that_a_read_meets_counts_until_it_is_written_anew() {
     members.iter().for_each(|member| rot(&served, member, shard, 9 * BLOCK_BYTES as u64));
     for _ in 0..2 {
         assert!(matches!(read(&served, shard), Err(Error::Damaged { .. })), "never zeros, never a guess");
-        assert_eq!(served.node.damages.count(), 1, "each block once, however often it is read");
+        assert_eq!(served.node.maintenance.damages().count(), 1, "each block once, however often it is read");
     }
-    served.node.damages.round(&served.node.bricks);
+    served.node.maintenance.damages().round(&served.node.bricks);
     let report = crate::control::own_report(&served.node);
     assert_eq!(report.damaged, 1);
     let item = &report.damage[0];
@@ -94,8 +95,8 @@ fn damage_that_a_read_meets_counts_until_it_is_written_anew() {
     let again = served.node.ring(ring).unwrap();
     let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes, follow: None, fast: false };
     execute(&served, &again, shard.position().partition(again.count()), Op::Data { op: write });
-    served.node.damages.round(&served.node.bricks);
-    assert_eq!(served.node.damages.count(), 0, "written anew");
+    served.node.maintenance.damages().round(&served.node.bricks);
+    assert_eq!(served.node.maintenance.damages().count(), 0, "written anew");
     assert!(read(&served, shard).is_ok());
 }
 

@@ -12,7 +12,7 @@ const NUMBER: PartitionNumber = PartitionNumber(0);
 
 /// The bricks of a partition's members, the leader's first.
 fn members(node: &Node) -> (RingId, u32, Vec<Arc<Brick>>) {
-    let ring = node.ring(node.registry.volume("v").unwrap().unwrap().ring).unwrap();
+    let ring = node.ring(node.cluster.registry().volume("v").unwrap().unwrap().ring).unwrap();
     (ring.ring, ring.count(), ring.members(NUMBER).unwrap())
 }
 
@@ -44,7 +44,7 @@ fn an_entry_that_differs_is_made_even_after_a_restart_of_the_machine() {
     let served = Served::new("compared");
     served.node.stop_housekeeping();
     let (ring, count, _) = members(&served.node);
-    let volume = served.node.registry.volume("v").unwrap().unwrap().volume;
+    let volume = served.node.cluster.registry().volume("v").unwrap().unwrap().volume;
     let position = NUMBER.first_position(count);
     let key = Key::name(KeyPrefix { ring, position, volume }, InodeId::new(position.0, 5, 77), b"flipped");
     let put = |value: &'static str| Change::Put { key: key.clone(), value: Bytes::from_static(value.as_bytes()) };
@@ -64,7 +64,7 @@ fn a_server_whose_replicas_differ_in_shards_does_not_start() {
     let served = Served::new("differing");
     served.node.stop_housekeeping();
     let (_, count, bricks) = members(&served.node);
-    let volume = served.node.registry.volume("v").unwrap().unwrap().volume;
+    let volume = served.node.cluster.registry().volume("v").unwrap().unwrap().volume;
     let shard = |index| ShardId { volume, data: DataId(9), index };
     let shard = (0..).map(shard).find(|shard| shard.position().partition(count) == NUMBER).unwrap();
     let write = |count: u64| {

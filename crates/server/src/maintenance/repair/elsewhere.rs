@@ -129,7 +129,7 @@ pub fn copied_from_others(
     on: BrickId,
     damaged: &DamagedPart,
 ) -> Result<Option<FoundCopy>> {
-    let (view, here) = (ring.view(at)?, node.registry.server());
+    let (view, here) = (ring.view(at)?, node.cluster.server());
     let members = view.members.iter().map(|member| (member.brick, false));
     let learners = view.learners.iter().map(|learner| (learner.brick, true));
     let learners = learners.filter(|_| matches!(damaged, DamagedPart::Block { .. }));
@@ -150,7 +150,7 @@ pub fn copied_from_others(
 
 fn ask<C: PeerCall<Reply = Said<T>>, T>(node: &Node, server: ServerId, call: C) -> Result<T> {
     let unavailable = |what: String| Error::Unavailable { what: format!("server {server}: {what}") };
-    let infos: Vec<ServerInfo> = node.registry.servers()?;
+    let infos: Vec<ServerInfo> = node.cluster.registry().servers()?;
     let info = infos.iter().find(|info| info.server == server);
     let info = info.ok_or_else(|| unavailable("it is not recorded".into()))?;
     Ok(ask_server(node, info, call).map_err(unavailable)?.said)

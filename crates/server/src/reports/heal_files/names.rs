@@ -96,7 +96,7 @@ impl<'a> Paths<'a> {
         names: BTreeMap<String, (String, String)>,
         parents: BTreeMap<String, String>,
     ) -> Result<Self> {
-        let (volumes, servers) = (node.registry.volumes()?, node.registry.servers()?);
+        let (volumes, servers) = (node.cluster.registry().volumes()?, node.cluster.registry().servers()?);
         Ok(Self { node, volumes, servers, names, parents, looks: 0 })
     }
 
@@ -134,7 +134,7 @@ impl<'a> Paths<'a> {
             let parent = self.parents.get(inode).cloned();
             let request = NamesHere { ring, volume, inode: inode.into(), parent };
             for info in &self.servers {
-                let said = match info.server == self.node.registry.server() {
+                let said = match info.server == self.node.cluster.server() {
                     true => names_here(self.node, &request).map_err(|error| error.to_string()),
                     false => ask_server(self.node, info, request.clone()),
                 };

@@ -85,7 +85,7 @@ pub struct Holders<'a> {
 
 impl<'a> Holders<'a> {
     pub fn new(node: &'a Node, ring: &'a HostedRing) -> Result<Self> {
-        Ok(Self { node, ring, servers: node.registry.servers()?, away: RefCell::default() })
+        Ok(Self { node, ring, servers: node.cluster.registry().servers()?, away: RefCell::default() })
     }
 
     /// What the leader has of an item.
@@ -173,7 +173,7 @@ impl<'a> Holders<'a> {
     }
 
     fn ask_one(&self, server: Option<ServerId>, request: Held) -> std::result::Result<Vec<Vec<HeldCopy>>, String> {
-        if server == Some(self.node.registry.server()) {
+        if server == Some(self.node.cluster.server()) {
             return held_here(self.node, &request).map(|rows| rows.held).map_err(|error| error.to_string());
         }
         let info = self.servers.iter().find(|info| Some(info.server) == server);
