@@ -48,6 +48,9 @@ pub struct Session {
 pub struct Sessions {
     server: ServerId,
     all: RwLock<HashMap<SessionId, Arc<Session>>>,
+    /// Held by a thread from its read of the records until `all` agrees with them: a session that ends in between would
+    /// be added again.
+    changing: Mutex<()>,
     /// The lock files that show whether a session's process has ended; without them a session expires only after
     /// silence.
     locks: OnceLock<SessionLocks>,
@@ -55,7 +58,7 @@ pub struct Sessions {
 
 impl Sessions {
     pub fn new(server: ServerId) -> Self {
-        Self { server, all: RwLock::default(), locks: OnceLock::new() }
+        Self { server, all: RwLock::default(), changing: Mutex::default(), locks: OnceLock::new() }
     }
 
     /// Has processes of this machine that open a session from now on keep a file beside the socket locked.
@@ -87,6 +90,7 @@ impl Sessions {
     ///
     /// Those of the coordinator.
     pub fn refresh(&self, registry: &Registry) -> Result<Vec<SessionId>> {
+        let _alone = self.changing.lock();
         // Every session that is known has been recorded. So one that is known before the records are read and is not
         // among them has ended.
         let known: Vec<SessionId> = self.all.read().keys().copied().collect();
@@ -154,6 +158,7 @@ impl Sessions {
         if let Ok(session) = self.get(id) {
             return Ok(session);
         }
+        let _alone = self.changing.lock();
         Ok(self.insert(&registry.session(id)?.ok_or(Error::SessionEnded)?))
     }
 
@@ -163,6 +168,7 @@ impl Sessions {
     ///
     /// Those of the coordinator; the session then stays.
     pub fn end(&self, registry: &Registry, id: SessionId) -> Result<()> {
+        let _alone = self.changing.lock();
         registry.end_session(id)?;
         self.all.write().remove(&id);
         self.locks.get().into_iter().for_each(|locks| locks.end(id));
@@ -263,5 +269,66 @@ impl Session {
         // Only orphans are kept, so that a client cannot fill the server's memory.
         released.extend(unused.iter().filter(|inode| orphans.contains(inode)));
         orphans.into_iter().filter(|inode| !released.contains(inode)).take(ORPHANS_AT_ONCE).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hekate_cluster::coordinator::{Expect, Write};
+    use hekate_cluster::{Coordinator, EmbeddedCoordinator};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// A coordinator that stops after it has read a session, until the test lets it return.
+    struct Slow {
+        inner: EmbeddedCoordinator,
+        has_read: Sender<()>,
+        may_return: Mutex<Receiver<()>>,
+    }
+
+    impl Coordinator for Slow {
+        fn get(&self, key: &str) -> Result<Option<String>> {
+            let found = self.inner.get(key);
+            if key.starts_with("/sessions/") {
+                let _ = self.has_read.send(());
+                let _ = self.may_return.lock().recv();
+            }
+            found
+        }
+
+        fn list(&self, prefix: &str) -> Result<Vec<(String, String)>> {
+            self.inner.list(prefix)
+        }
+
+        fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool> {
+            self.inner.transact(expect, writes)
+        }
+
+        fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<()> {
+            self.inner.keep(key, value, lifetime)
+        }
+    }
+
+    #[test]
+    fn a_session_that_ends_while_it_is_looked_up_stays_ended() {
+        let path = std::env::temp_dir().join(format!("hekate-sessions-{}.redb", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let ((has_read, reads), (returns, may_return)) = (channel(), channel());
+        let inner = EmbeddedCoordinator::create(&path).unwrap();
+        let registry = Registry::new(Arc::new(Slow { inner, has_read, may_return: Mutex::new(may_return) }));
+        let id = registry.begin_session(VolumeId(1), None).unwrap();
+        let sessions = Sessions::new(registry.server());
+        std::thread::scope(|scope| {
+            let found = scope.spawn(|| sessions.find(&registry, id).map(|_| ()));
+            reads.recv().unwrap();
+            let ended = scope.spawn(|| sessions.end(&registry, id));
+            // Time for a thread that is not kept from ending the session.
+            std::thread::sleep(Duration::from_millis(100));
+            returns.send(()).unwrap();
+            found.join().unwrap().unwrap();
+            ended.join().unwrap().unwrap();
+        });
+        assert!(matches!(sessions.get(id), Err(Error::SessionEnded)));
+        std::fs::remove_file(&path).unwrap();
     }
 }
