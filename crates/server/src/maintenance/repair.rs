@@ -11,7 +11,7 @@ pub use elsewhere::{copy_item, repair_item};
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::maintenance::damage::DamagedAt;
-use crate::request::turn::Turn;
+use crate::request::turn::{ANSWER_LIMIT, Turn};
 use elsewhere::{FoundCopy, copied_from_others, repair_elsewhere};
 use hekate_brick::{Brick, Finding, LogPosition, block_checksum};
 use hekate_control::peer::Repaired;
@@ -291,7 +291,7 @@ fn while_settled(
             continue;
         }
         return at_once
-            .or_else(|| node.wait_for_answer(ring, to, token))
+            .or_else(|| node.wait_for_answer(ring, to, token, ANSWER_LIMIT))
             .unwrap_or_else(|| {
                 Err(Error::Unavailable { what: format!("partition {at} of ring {} does not answer", ring.ring) })
             })

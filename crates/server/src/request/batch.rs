@@ -11,7 +11,7 @@ use crate::request::member_writes::MemberTarget;
 use crate::request::partition_op::LeaderTarget;
 use crate::request::sessions::Session;
 use crate::request::syncer::Needs;
-use crate::request::turn::Turn;
+use crate::request::turn::{ANSWER_LIMIT, Turn};
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
 use std::collections::BTreeMap;
@@ -148,23 +148,32 @@ impl Node {
         synced.chain([self.make_durable(changed)]).collect()
     }
 
-    /// One sync of each changed partition, on every member that the volume's mode waits for.
+    /// One sync of each changed partition, on every member that the volume's mode waits for. Returns the first error;
+    /// partitions that can be synced are synced all the same, and no request stays open.
     fn make_durable(&self, changed: Changed) -> Result<()> {
         let Some(ring) = changed.ring else { return Ok(()) };
         let mut turn = Turn::new(self, &ring);
-        let mut open = Vec::new();
+        let (mut open, mut outcome) = (Vec::new(), Ok(()));
         for (partition, shards) in changed.partitions {
-            let (to, token) = (ring.leader(partition)?.0, self.tickets.token());
-            turn.request(to, token, Event::Sync { token, shards, own: changed.early });
-            open.push((to, token));
+            match ring.leader(partition) {
+                Ok((to, _)) => {
+                    let token = self.tickets.token();
+                    turn.request(to, token, Event::Sync { token, shards, own: changed.early });
+                    open.push((to, token));
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
         }
         turn.run();
         for (to, token) in open {
-            let answer = turn.take(token).or_else(|| self.wait_for_answer(&ring, to, token));
+            // After an error the batch does not wait for the other answers.
+            let limit = if outcome.is_ok() { ANSWER_LIMIT } else { Duration::ZERO };
+            let answer = turn.take(token).or_else(|| self.wait_for_answer(&ring, to, token, limit));
             let answer = answer.unwrap_or_else(|| Err(self.unanswered(&ring, to)));
-            answer.map_err(|error| self.passing_if_others_lead(error, ring.ring, to.partition))?;
+            let answer = answer.map_err(|error| self.passing_if_others_lead(error, ring.ring, to.partition));
+            outcome = outcome.and(answer.map(|_| ()));
         }
-        Ok(())
+        outcome
     }
 
     /// Counts an op, and keeps it among the slow ones if it was slow.
@@ -255,5 +264,35 @@ fn answer_bytes_max(op: &Op) -> usize {
         Op::Inode { op: InodeOp::ListXattr { .. } } => 33 << 10,
         Op::Volume { .. } => 32 << 10,
         _ => ENTRY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Served;
+    use hekate_replica::Commit;
+
+    #[test]
+    fn a_partition_without_a_leader_here_does_not_keep_the_others_from_being_synced() {
+        let served = Served::new("one-leader-away");
+        served.node.stop_housekeeping();
+        let volume = served.node.cluster.registry().volume("v").unwrap().unwrap();
+        let ring = served.node.ring(volume.ring).unwrap();
+        let at = PartitionNumber(0);
+        let place = KeyPrefix { ring: ring.ring, position: at.first_position(ring.count()), volume: volume.volume };
+        let mut commit = Commit::default();
+        commit.delete(Key::name(place, ROOT, b"absent"));
+        served.node.change(&ring, at, commit).unwrap();
+        let unstable = || {
+            let progress = ring.leader(at).unwrap().1.partition.read().progress().unwrap();
+            progress.last.0 - progress.stable.0
+        };
+        assert_eq!(unstable(), 1, "nothing has synced the change yet");
+        let nowhere = PartitionNumber(ring.count());
+        let partitions = [at, nowhere].map(|number| (number, Vec::new())).into();
+        let outcome = served.node.make_durable(Changed { ring: Some(ring.clone()), early: false, partitions });
+        assert!(matches!(outcome, Err(Error::Protocol { .. })), "{outcome:?}");
+        assert_eq!(unstable(), 0);
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// How long a thread waits for a replica's answer before the client is told what the partition waits for. The client's
 /// library asks again.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What one thread has yet to carry out for a ring's replicas.
 pub struct Turn<'a> {
@@ -151,12 +151,18 @@ impl Node {
         if let Some(answer) = turn.take(token) {
             return Some(answer);
         }
-        self.wait_for_answer(ring, to, token)
+        self.wait_for_answer(ring, to, token, ANSWER_LIMIT)
     }
 
-    /// Waits for an answer that another thread brings, at most 2 s; then cancels the request and returns `None`.
-    pub(crate) fn wait_for_answer(&self, ring: &Arc<HostedRing>, to: Address, token: Token) -> Option<Result<Reply>> {
-        if let Some(answer) = self.tickets.wait(token, ANSWER_LIMIT) {
+    /// Waits for an answer that another thread brings, at most `limit`; then cancels the request and returns `None`.
+    pub(crate) fn wait_for_answer(
+        &self,
+        ring: &Arc<HostedRing>,
+        to: Address,
+        token: Token,
+        limit: Duration,
+    ) -> Option<Result<Reply>> {
+        if let Some(answer) = self.tickets.wait(token, limit) {
             return Some(answer);
         }
         let late = self.tickets.abandon(token);
