@@ -132,7 +132,7 @@ fn a_replica_that_is_busy_when_views_change_hears_of_it() {
     hosted.work(to, Time(0), |_| {
         // Another thread does this while the first event is being handled.
         if std::mem::take(&mut is_busy) {
-            hosted.set_views(&after);
+            assert!(hosted.take_views(&after, |_| ()));
             hosted.deliver(to, Event::View);
         }
     });

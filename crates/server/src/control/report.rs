@@ -48,7 +48,7 @@ fn healing(node: &Node) -> Vec<HealingReplica> {
     node.rings.of_leaders(of_leader).into_iter().flatten().collect()
 }
 
-/// The progress of a partition that this server leads; `None` if it does not serve.
+/// The progress of a partition that this server leads; `None` if the replica has not taken over yet.
 fn led(ring: RingId, leader: &Partition) -> Option<LedPartition> {
     let found = leader.progress()?;
     Some(LedPartition {

@@ -82,10 +82,18 @@ impl HostedRing {
             .ok_or_else(|| Error::Protocol { what: format!("partition {number} of ring {} does not exist", self.ring) })
     }
 
-    /// Takes over the views and the placement of a ring's record. The caller has checked that they are not older.
-    pub fn set_views(&self, info: &RingInfo) {
+    /// Takes over the views and the placement of a ring's record, unless the record is older than what is known here or
+    /// has the same views. Returns whether it did. `note` gets the views before, while no other thread takes over views.
+    pub fn take_views(&self, info: &RingInfo, note: impl FnOnce(&[View])) -> bool {
+        // Two threads that read the record at different times may arrive in either order.
+        let mut known = self.views.write();
+        if **known == info.views || known.iter().zip(&info.views).any(|(known, view)| is_before(view, known)) {
+            return false;
+        }
+        note(&known);
         *self.holders.write() = holders(info);
-        *self.views.write() = Arc::new(info.views.clone());
+        *known = Arc::new(info.views.clone());
+        true
     }
 
     /// Takes over which server has which brick.
@@ -248,6 +256,54 @@ impl HostedRing {
     }
 }
 
+/// True if a partition had the first view before the second. A view that has begun does not become one that has not.
+fn is_before(view: &View, later: &View) -> bool {
+    (view.epoch, view.opened) < (later.epoch, later.opened)
+}
+
 fn holders(info: &RingInfo) -> Vec<Vec<BrickId>> {
     (0..info.views.len() as u32).map(|number| info.holders(PartitionNumber(number))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hekate_cluster::Domain;
+
+    fn ring(epoch: u64, opened: bool) -> RingInfo {
+        let view = View { opened, ..View::new(Epoch(epoch), BrickId(1), Vec::new()) };
+        RingInfo::new(RingId(1), "p", 1, Domain::Disk, vec![view])
+    }
+
+    fn hosted(info: &RingInfo) -> HostedRing {
+        HostedRing::new(info, &OwnBricks::default(), HashMap::new(), |_, _| Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn views_never_become_older_while_several_threads_take_them_over() {
+        const THREADS: u64 = 4;
+        const EPOCHS: u64 = 20_000;
+        let hosted = hosted(&ring(0, true));
+        std::thread::scope(|scope| {
+            for thread in 1..=THREADS {
+                let hosted = &hosted;
+                scope.spawn(move || {
+                    for epoch in (thread..EPOCHS).step_by(THREADS as usize) {
+                        hosted.take_views(&ring(epoch, true), |before| assert!(before[0].epoch < Epoch(epoch)));
+                        let known = hosted.view(PartitionNumber(0)).unwrap().epoch;
+                        assert!(known >= Epoch(epoch), "view {known} replaced view {epoch}");
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_record_from_before_a_view_began_is_ignored() {
+        let hosted = hosted(&ring(1, false));
+        assert!(hosted.take_views(&ring(1, true), |_| ()));
+        assert!(!hosted.take_views(&ring(1, false), |_| ()));
+        assert!(hosted.view(PartitionNumber(0)).unwrap().opened);
+        assert!(hosted.take_views(&ring(2, false), |_| ()), "the next view");
+    }
 }

@@ -141,15 +141,14 @@ impl Node {
     pub(crate) fn take_views(&self, rings: &[RingInfo]) {
         for info in rings {
             let Ok(ring) = self.ring(info.ring) else { continue };
-            let known = ring.views();
-            let is_older = known.iter().zip(&info.views).any(|(known, view)| known.epoch > view.epoch);
-            if is_older || *known == info.views {
+            let note = |known: &[View]| {
+                for (number, (before, view)) in (0..).map(PartitionNumber).zip(known.iter().zip(&info.views)) {
+                    self.maintenance.heal_progress().note_view(info.ring, number, before, view);
+                }
+            };
+            if !ring.take_views(info, note) {
                 continue;
             }
-            for (number, (before, view)) in (0..).map(PartitionNumber).zip(known.iter().zip(&info.views)) {
-                self.maintenance.heal_progress().note_view(info.ring, number, before, view);
-            }
-            ring.set_views(info);
             let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
             let mut turn = Turn::new(self, &ring);
             addresses.into_iter().for_each(|address| turn.deliver(address, Event::View));
