@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 pub enum BrickState {
     /// It reads and writes.
     Online,
-    /// It cannot write home for want of room, and takes no further writes until there is room.
+    /// It cannot complete a checkpoint because its disk is full, and takes no writes until there is room.
     Full,
     /// A failed write or sync, or wide damage, has stopped it until its server restarts or it is replaced.
     Stopped,
@@ -90,7 +90,7 @@ pub struct BrickReport {
 pub struct BrickFigures {
     /// How often its machine has booted or its disk was mounted anew, as far as the brick has seen.
     pub incarnation: Incarnation,
-    /// Why it cannot write home, if so.
+    /// Why it cannot complete a checkpoint. None: it can.
     #[serde(default)]
     pub stalled: Option<String>,
     /// Size of its file system, or of its quota if that is less, in bytes.
@@ -118,7 +118,7 @@ pub struct BrickFigures {
     /// Blocks that a power cut kept from the disk before that. They read as holes until they are copied from a replica.
     #[serde(default)]
     pub recovered_blocks_lost: Option<usize>,
-    /// Why the brick had stopped before it was opened, if it had.
+    /// Why the brick had stopped before it was opened. None: it had not.
     #[serde(default)]
     pub recovered_after_stop: Option<String>,
     /// What was cut off the journal's end when the brick was opened.
@@ -127,7 +127,7 @@ pub struct BrickFigures {
     /// Bytes held back, so that files can be deleted when everything else is full.
     #[serde(default)]
     pub reserve_bytes: u64,
-    /// Inodes held back for the same purpose.
+    /// Inodes held back so that files can be deleted when all others are in use.
     #[serde(default)]
     pub reserve_files: u64,
     /// Its scrubs.
@@ -135,7 +135,7 @@ pub struct BrickFigures {
     pub scrub: ScrubStatus,
 }
 
-/// Bytes behind the end of a journal that look like a record and are none. Nothing in them was ever synced.
+/// Bytes behind the end of a journal that are no valid record. None of them was ever synced.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TornTail {
@@ -161,7 +161,7 @@ pub struct ScrubStatus {
     pub last: Option<ScrubEnded>,
     /// Items repaired from another replica, by scrubs and by reads.
     pub mended_since_start: u64,
-    /// Why the last pass was cut short, if it was.
+    /// Why the last pass was cut short. None: it was not.
     pub error: Option<String>,
 }
 
@@ -194,7 +194,7 @@ pub struct ScrubPass {
     pub volume: Option<VolumeId>,
     /// Seconds since it began.
     pub seconds: u64,
-    /// Why it did not check everything, if so.
+    /// Why it did not check everything. None: it did, or has not ended.
     pub left_out: Option<String>,
     /// Bytes that were read and checked.
     pub bytes_checked: u64,
@@ -240,7 +240,7 @@ pub struct ScrubBegun {
     pub brick: BrickId,
     /// Its directory.
     pub directory: String,
-    /// Why the pass has not begun, if so.
+    /// Why the pass has not begun. None: it begins.
     pub why_not: Option<String>,
 }
 

@@ -35,7 +35,7 @@ pub struct WhereReply {
 pub enum Contents {
     /// A directory.
     Directory {
-        /// Each partition that holds names of it.
+        /// Each partition that holds names of the directory.
         names: Vec<Place<StubCopy>>,
     },
     /// A regular file.
@@ -78,7 +78,7 @@ pub struct ShardPlace {
     pub file_offset: u64,
 }
 
-/// A partition with what each of its replicas has of one thing.
+/// A partition with each replica's copy of one item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place<T> {
     /// The partition's number in the ring.
@@ -89,11 +89,11 @@ pub struct Place<T> {
     pub epoch: Epoch,
     /// The replicas.
     pub replicas: Vec<PlacedReplica<T>>,
-    /// All replicas could be read and have the same.
+    /// All replicas could be read, and their copies are equal.
     pub equal: bool,
 }
 
-/// What a replica has of one thing.
+/// A replica's copy of one item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedReplica<T> {
     /// Its brick.
@@ -122,7 +122,7 @@ pub struct InodeCopy {
     pub size: u64,
 }
 
-/// A replica's copy of what a partition knows of a directory.
+/// A replica's copy of a directory's stub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StubCopy {
     /// Counter of changes.

@@ -1,7 +1,7 @@
 //! Requests that only servers send to each other.
 //!
-//! A reply names its cluster and server beside what was asked for ([`PeerReply`]): another server may answer at an
-//! address by now, even one of another cluster with the same secret. The coordinator's requests are an exception: they
+//! A reply names its cluster and server beside what was asked for ([`PeerReply`]): another server may have taken over
+//! an address, even one of another cluster with the same secret. The coordinator's requests are an exception: they
 //! name the cluster themselves, and their reply is the bare value.
 
 mod coordinator;
@@ -97,7 +97,7 @@ pub struct PeerReply<T> {
     pub cluster: String,
     /// The server that answers.
     pub server: ServerId,
-    /// What was asked for.
+    /// The reply to the request itself.
     #[serde(flatten)]
     pub reply: T,
 }
@@ -135,6 +135,6 @@ pub struct ScrubHere {
     pub volume: Option<VolumeId>,
 }
 
-/// What was ordered has begun.
+/// The work that was ordered has begun.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Begun {}

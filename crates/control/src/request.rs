@@ -175,7 +175,7 @@ pub struct VolumeDelete {
     pub name: String,
 }
 
-/// All partitions of all rings: their views, and what those wait for that take no changes.
+/// All partitions of all rings: their views, and what each waits for that takes no changes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PartitionList {}
 
@@ -211,7 +211,7 @@ pub struct Missing {}
 /// Begins a proof for each partition that has none of this run: its leader compares what all members hold.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Prove {
-    /// A random number of the sender, which tells its proofs from those of others.
+    /// A random number of the sender, which distinguishes the proofs of its run from those of other runs.
     pub run: u64,
 }
 
@@ -285,6 +285,6 @@ pub struct SlowOps {}
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Metrics {}
 
-/// Stops the process that answers, once it has written everything home.
+/// Stops the process that answers, once all bricks have completed a checkpoint.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Stop {}

@@ -61,7 +61,7 @@ pub struct ClusterStatus {
     pub bricks: Vec<BrickStatus>,
     /// Number of blocks and entries that no replica has undamaged.
     pub damaged: u64,
-    /// These, at most 100 of each server.
+    /// The first of these items, at most 100 of each server.
     pub damage: Vec<DamagedItem>,
     /// Number of files to which two mounts have written back mapped pages, since the servers started.
     pub mapped_by_two: u64,
@@ -86,7 +86,7 @@ pub struct ServerStatus {
     pub name: String,
     /// Addresses where it listens. Empty: it was never started.
     pub endpoints: Vec<String>,
-    /// Whether it answers, and its report if so.
+    /// Whether it answers, with its report.
     #[serde(flatten)]
     pub state: ServerState,
 }

@@ -146,6 +146,11 @@ fn encode_for_peer<C: PeerCall>(node: &Node, reply: Result<C::Reply>) -> Result<
     json(&PeerReply { cluster: node.cluster.id().into(), server: node.cluster.server(), reply: reply? })
 }
 
+/// The JSON form of a reply.
+///
+/// # Errors
+///
+/// `Bug`: the value has no JSON form.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<Value> {
     serde_json::to_value(value).map_err(|e| Error::bug(e.to_string()))
 }

@@ -5,7 +5,7 @@
 //! | `node` | the parts of a server; how it starts and stops | a server that does not stop |
 //! | `service` | opens volumes for clients: who may use which | a user who is refused, or let in |
 //! | `start` | reads the records, brings the replicas into step | a server that does not start; replicas that differ |
-//! | `cluster_access` | the records of the cluster, and addresses of its servers | a server of another cluster that answers |
+//! | `cluster_access` | the records of the cluster, the addresses of its servers | a server of another cluster |
 //! | `own_bricks` | opens this server's bricks and holds them | a brick that is refused; an old copy that is accepted |
 //! | `bricks` | makes, adds, replaces and removes bricks | `hekate brick` that refuses, or forgets a brick |
 //! | `rings` | the rings that this server has replicas of | |

@@ -16,7 +16,7 @@
 //! Invariants:
 //! - A replica is given one event at a time, and the thread that gave it the event carries out the replica's output
 //!   before the replica is given the next one.
-//! - A journal is given back only up to what all members of the view have on stable storage.
+//! - Space of a journal is freed only up to what all members of the view have on stable storage.
 //! - A leader's answer is sent only under the lease that it was found under.
 //!
 //! Threads of a server:

@@ -3,7 +3,7 @@
 //! | file | what it does | a bug here shows as |
 //! |---|---|---|
 //! | `housekeeping` | the threads; expires sessions, collects orphans, frees space | space that is never freed |
-//! | `checkpoint` | writes journals home, gives back their space | a full journal; a member that lacks a record |
+//! | `checkpoint` | writes journals home, frees their space | a full journal; a member that lacks a record |
 //! | `healing` | divides the bandwidth for healing among the partitions | healing that starves clients, or never ends |
 //! | `heal_progress` | since when replicas lack records, and how fast they are healed | a wrong time left |
 //! | `scrub` | reads every block once a week | damage that is found too late |

@@ -119,7 +119,7 @@ fn levelling_a_brick_whose_journal_is_full_ends() {
 }
 
 #[test]
-fn a_replica_that_is_busy_when_views_change_hears_of_it() {
+fn a_replica_that_is_busy_when_views_change_handles_them_afterwards() {
     let (sa, sb) = (made(1), made(2));
     let all = bricks(&[&open(&sa, 1, false), &open(&sb, 2, false)]);
     let before = ring(&[&[1, 2], &[2]]);

@@ -1,4 +1,4 @@
-//! Repair of something damaged, with a copy of another server.
+//! Repair of a damaged block or entry, with a copy of another server.
 
 use super::{PeerCall, PeerRequest};
 use hekate_proto::{BrickId, Epoch, RingId, Sequence};
@@ -14,7 +14,7 @@ pub enum Repair {
     Copy(CopyItem),
 }
 
-/// To the server that leads the item's partition: the item is damaged on a brick.
+/// Asks the server that leads the item's partition to repair the item on a brick.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RepairItem {
     /// The brick.
@@ -23,7 +23,7 @@ pub struct RepairItem {
     pub what: EncodedPart,
 }
 
-/// To the server of a brick: what the brick holds of the item.
+/// Asks the server of a brick for the brick's copy of the item.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CopyItem {
     /// The brick.
@@ -59,7 +59,7 @@ pub struct Said<T> {
     pub said: T,
 }
 
-/// Something damaged, in its encoding on the wire.
+/// A damaged block or entry, in its encoding on the wire.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EncodedPart {
@@ -83,7 +83,7 @@ pub enum EncodedPart {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Repaired {
-    /// The item was written anew from another replica.
+    /// The item was overwritten with the copy of another replica.
     Yes,
     /// The item is intact, or was removed meanwhile.
     NotNeeded,

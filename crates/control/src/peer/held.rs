@@ -3,7 +3,7 @@
 use hekate_proto::{BrickId, PartitionNumber, RingId, Sequence};
 use serde::{Deserialize, Serialize};
 
-/// Most looks of a request: a copy of each, at most some hundred bytes in JSON, fits into a frame of 16 MiB.
+/// Most keys and shards of a request: a copy of each, at most some hundred bytes in JSON, fits into a frame of 16 MiB.
 pub const HELD_LOOKS_MAX: usize = 256;
 
 /// What the replicas on the server that answers hold.
@@ -11,11 +11,11 @@ pub const HELD_LOOKS_MAX: usize = 256;
 pub struct Held {
     /// The ring.
     pub ring: RingId,
-    /// What to look at, at most [`HELD_LOOKS_MAX`].
+    /// The keys and shards to read, at most [`HELD_LOOKS_MAX`].
     pub looks: Vec<Look>,
 }
 
-/// Something to look at.
+/// A key or shard to read.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Look {
     /// Its partition.
@@ -37,11 +37,11 @@ pub enum LookAt {
 /// The reply to [`Held`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct HeldRows {
-    /// For each look, a copy of each replica.
+    /// For each key or shard, the copy of each replica.
     pub held: Vec<Vec<HeldCopy>>,
 }
 
-/// What one replica has of something.
+/// One replica's copy of a key or shard.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HeldCopy {
     /// The replica's brick.

@@ -30,7 +30,7 @@ pub struct ServerReport {
     pub proofs: Vec<ProofStatus>,
     /// Number of damaged blocks and entries on its bricks that no replica could repair.
     pub damaged: u64,
-    /// These, at most 100.
+    /// The first of these items, at most 100.
     pub damage: Vec<DamagedItem>,
     /// Number of files to which two mounts have written back mapped pages, since it started.
     pub mapped_by_two: u64,

@@ -6,11 +6,20 @@ use hekate_cluster::{BrickInfo, RingInfo};
 use hekate_control::brick::{BrickRecord, BrickReport, BrickState, BrickStatus};
 use hekate_proto::{Error, Result};
 
+/// All bricks, with a report of each server that answers.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn list(node: &Node) -> Result<Vec<BrickStatus>> {
     rows(node, &Reports::gather(node)?)
 }
 
 /// All bricks: the cluster's record of each, and its server's report.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn rows(node: &Node, reports: &Reports) -> Result<Vec<BrickStatus>> {
     let rings = node.cluster.registry().rings()?;
     Ok(node.cluster.registry().bricks()?.into_iter().map(|info| row(info, &rings, reports)).collect())
@@ -35,11 +44,19 @@ fn row(info: BrickInfo, rings: &[RingInfo], reports: &Reports) -> BrickStatus {
 }
 
 /// The brick of this server with that directory, or whose id begins with these digits.
+///
+/// # Errors
+///
+/// `Invalid`: no brick matches, or several do; errors of the coordinator.
 pub fn own(node: &Node, name: &str) -> Result<BrickInfo> {
     called(&node.cluster.registry().own_bricks()?, name, "this server")
 }
 
 /// The brick with that directory, or whose id begins with these digits. `whose`: for the error.
+///
+/// # Errors
+///
+/// `Invalid`: no brick matches, or several do.
 pub fn called(all: &[BrickInfo], called: &str, whose: &str) -> Result<BrickInfo> {
     let directory = called.trim_end_matches('/');
     let is_called =

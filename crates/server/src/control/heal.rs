@@ -13,6 +13,10 @@ use hekate_proto::*;
 use hekate_replica::Partition;
 
 /// Replicas that lack data, partitions that wait, and the progress of proofs.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn status(node: &Node) -> Result<HealingStatus> {
     let reports = Reports::gather(node)?;
     let partitions = partitions::list(node)?;
@@ -67,6 +71,10 @@ fn state_of(bricks: &[BrickStatus], brick: BrickId) -> LackingState {
 ///
 /// A proof ends with a view and with a member's connection, and none begins while a partition is not served. A client
 /// that wants all proofs sends the request again with the same run, which begins those that are missing.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn prove(node: &Node, run: u64) -> Result<ProofsBegun> {
     for info in node.cluster.registry().servers()?.into_iter().filter(|info| info.server != node.cluster.server()) {
         // The status reports a server that does not answer.

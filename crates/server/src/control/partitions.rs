@@ -16,11 +16,19 @@ use hekate_replica::Address;
 use std::sync::Arc;
 
 /// A row for each partition.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn list(node: &Node) -> Result<Vec<PartitionStatus>> {
     rows(node, &Reports::gather(node)?)
 }
 
 /// A row for each partition, from these reports.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn rows(node: &Node, reports: &Reports) -> Result<Vec<PartitionStatus>> {
     let waiting = reports.waiting(node);
     let bricks = bricks::rows(node, reports)?;
@@ -74,6 +82,10 @@ fn lag_row(lag: &MemberLag, bricks: &[BrickStatus]) -> Lag {
 }
 
 /// One partition, with the replicas on each server that answers.
+///
+/// # Errors
+///
+/// `Invalid`: there is no such partition; errors of the coordinator.
 pub fn show(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<PartitionDetails> {
     let found = list(node)?.into_iter().find(|row| row.ring == ring && row.partition == partition);
     let row = found.ok_or_else(|| {
@@ -90,7 +102,11 @@ pub fn show(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Par
     Ok(PartitionDetails { partition: row, replicas })
 }
 
-/// The replicas on this server.
+/// The partition's replicas on this server.
+///
+/// # Errors
+///
+/// `Protocol`: this server has no replica of the ring.
 pub fn here(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Replicas> {
     let hosted_ring = node.ring(ring)?;
     let own = hosted_ring.replicas().filter(|(address, _)| address.partition == partition);
@@ -109,6 +125,11 @@ pub fn here(node: &Node, ring: RingId, partition: PartitionNumber) -> Result<Rep
 }
 
 /// Makes a replica of this server the leader, and only member, though it may lack acknowledged changes.
+///
+/// # Errors
+///
+/// `Invalid`: this server has no such brick or replica, the replica was still being healed, or the partition waits for
+/// no other brick; `Protocol`: this server has no replica of the ring; errors of the coordinator.
 pub fn force(node: &Node, ring: RingId, partition: PartitionNumber, brick: &str) -> Result<PartitionForced> {
     let brick = bricks::own(node, brick)?;
     let hosted: Arc<HostedRing> = node.ring(ring)?;

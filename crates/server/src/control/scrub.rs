@@ -8,7 +8,11 @@ use hekate_control::brick::ScrubBegun;
 use hekate_control::peer::{Begun, ScrubHere};
 use hekate_proto::*;
 
-/// Has the servers of the chosen bricks begin. -> a row for each brick, in the order of the servers
+/// Has the servers of the chosen bricks begin. Returns a row for each brick, in the order of the servers.
+///
+/// # Errors
+///
+/// `Invalid`: no brick or volume has that name; errors of the coordinator.
 pub fn start(node: &Node, brick: Option<&str>, volume: Option<&str>) -> Result<Vec<ScrubBegun>> {
     let volume = volume.map(|name| volume_called(node, name)).transpose()?;
     let chosen = chosen(node, brick)?;

@@ -8,6 +8,11 @@ use hekate_control::status::{ClusterStatus, Health, Identity, LackingCopies, Sto
 use hekate_proto::{BrickId, PartitionNumber, Result};
 use std::collections::BTreeMap;
 
+/// The state of the cluster, from the coordinator's records and the reports of the servers that answer.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn of_cluster(node: &Node) -> Result<ClusterStatus> {
     let reports = Reports::gather(node)?;
     let waiting_partitions = reports.waiting(node);
@@ -71,6 +76,11 @@ fn lacking_copies(node: &Node, reports: &Reports, bricks: &[BrickStatus]) -> Res
     Ok(lacking.into_iter().map(row).collect())
 }
 
+/// The process that answers.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn identify(node: &Node) -> Result<Identity> {
     Ok(Identity {
         cluster: Some(node.cluster.id().into()),

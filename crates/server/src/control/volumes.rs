@@ -42,21 +42,41 @@ impl Node {
     }
 }
 
+/// Marks a volume as being deleted.
+///
+/// # Errors
+///
+/// `Invalid`: no volume has that name; `Unavailable`: a session uses it; errors of the coordinator.
 pub fn delete(node: &Node, name: String) -> Result<VolumeDeleted> {
     node.delete_volume(&name)?;
     Ok(VolumeDeleted { name, state: VolumeState::Deleting })
 }
 
+/// A volume, with the views of its partitions.
+///
+/// # Errors
+///
+/// `Invalid`: no volume has that name; errors of the coordinator.
 pub fn show(node: &Node, name: &str) -> Result<VolumeDetails> {
     let volume = node.cluster.registry().volume(name)?.ok_or_else(|| node.no_volume(name))?;
     let map = node.cluster.registry().map(&volume)?;
     Ok(VolumeDetails { volume: row(node, volume, &Reports::gather(node)?)?, views: map.views, bricks: map.bricks })
 }
 
+/// All volumes.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn list(node: &Node) -> Result<Vec<VolumeStatus>> {
     rows(node, &Reports::gather(node)?)
 }
 
+/// All volumes, with the space that these reports have of each.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn rows(node: &Node, reports: &Reports) -> Result<Vec<VolumeStatus>> {
     node.cluster.registry().volumes()?.into_iter().map(|volume| row(node, volume, reports)).collect()
 }
@@ -87,6 +107,11 @@ fn row(node: &Node, volume: VolumeInfo, reports: &Reports) -> Result<VolumeStatu
     })
 }
 
+/// All pools, with their bricks and rings.
+///
+/// # Errors
+///
+/// Errors of the coordinator.
 pub fn pools(node: &Node) -> Result<Vec<PoolStatus>> {
     let bricks = bricks::list(node)?;
     let rings = node.cluster.registry().rings()?;

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A new brick can take another brick's place: it becomes a learner of all that the other one holds, and the other one
-//! leaves its views when the new one has learned it. Spreading the replicas of a brick over several others does not
-//! exist yet.
+//! leaves its views when the new one is healed. Moving the replicas of a brick to several others is not
+//! supported.
 
 use crate::control::bricks::record;
 use crate::hosting::node::Node;
@@ -163,7 +163,7 @@ fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<
     Identity::check_empty(path)
 }
 
-/// Takes a brick that holds no replica out of the cluster; its directory is left as it is.
+/// Removes a brick that holds no replica from the cluster; its directory stays as it is.
 ///
 /// # Errors
 ///
@@ -171,7 +171,7 @@ fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<
 pub fn remove(node: &Node, info: &BrickInfo) -> Result<BrickRemoved> {
     let rings = node.cluster.registry().remove_brick(info.brick)?;
     if !rings.is_empty() {
-        let why = what_rests_there(node, info, &rings)?;
+        let why = volumes_on(node, info, &rings)?;
         return Err(Error::NotSupported {
             what: format!("brick {} cannot be removed: {why}. Nothing was changed", info.directory),
         });
@@ -179,7 +179,7 @@ pub fn remove(node: &Node, info: &BrickInfo) -> Result<BrickRemoved> {
     Ok(BrickRemoved { brick: info.brick, directory: info.directory.clone(), state: "removed".into() })
 }
 
-/// The error for a brick whose replicas are to go to others: `NotSupported`, or `Invalid` if it holds none.
+/// The error for a brick whose replicas should move to other bricks: `NotSupported`, or `Invalid` if it holds none.
 ///
 /// # Errors
 ///
@@ -193,11 +193,11 @@ pub fn refuse_to_move(node: &Node, info: &BrickInfo, what: &str) -> Result<()> {
             info.directory
         )));
     }
-    let why = what_rests_there(node, info, &rings)?;
+    let why = volumes_on(node, info, &rings)?;
     Err(Error::NotSupported { what: format!("brick {} cannot be {what} in this version: {why}", info.directory) })
 }
 
-fn what_rests_there(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result<String> {
+fn volumes_on(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result<String> {
     let partitions: usize = rings.iter().map(|ring| ring.replicas_on(info.brick)).sum();
     let is_there = |volume: &hekate_cluster::VolumeInfo| rings.iter().any(|ring| ring.ring == volume.ring);
     let volumes: Vec<String> =

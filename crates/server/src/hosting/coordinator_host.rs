@@ -23,8 +23,8 @@ pub struct CoordinatorHost {
 }
 
 impl CoordinatorHost {
-    /// Opens the coordinator of a state directory, and makes its file if there is none. `endpoints` is where the
-    /// process add_listener.
+    /// Opens the coordinator of a state directory, and makes its file if there is none. `endpoints` are the
+    /// addresses at which the process answers.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn it_serves_nothing_else_and_only_who_may() {
+    fn it_serves_no_volume_and_refuses_other_users() {
         let hosted = Hosted::new("nothing-else");
         let said = hosted.host.control(Peer::Secret, r#"{"request":"status"}"#);
         assert!(said.contains("a coordinator answers here"), "{said}");

@@ -83,7 +83,7 @@ impl HostedRing {
     }
 
     /// Takes over the views and the placement of a ring's record, unless the record is older than what is known here or
-    /// has the same views. Returns whether it did. `note` gets the views before, while no other thread takes over views.
+    /// has the same views. True if it did. `note` gets the views before, while no other thread can take over views.
     pub fn take_views(&self, info: &RingInfo, note: impl FnOnce(&[View])) -> bool {
         // Two threads that read the record at different times may arrive in either order.
         let mut known = self.views.write();

@@ -1,6 +1,6 @@
 //! This server's lease: until when its leaders may answer. `views.rs` renews it with the coordinator.
 //!
-//! A lease counts from a moment before the coordinator was told that the server lives, on a clock that runs while the
+//! A lease counts from a moment before the server renewed it with the coordinator, on a clock that runs while the
 //! machine sleeps (CLOCK_BOOTTIME), and only once the views that were read after that moment hold here (rule 14b of
 //! `docs/fast-lane.md`).
 
@@ -47,11 +47,11 @@ impl Lease {
         if !has_left && boot_clock() < until { Ok(()) } else { Err(none()) }
     }
 
-    /// Renews the lease. It counts from `from`, a moment before the coordinator was told, in ns of CLOCK_BOOTTIME. Not
-    /// called at the same time as `give_up`.
+    /// Renews the lease. It counts from `from`, a moment before the request to the coordinator, in ns of
+    /// CLOCK_BOOTTIME. Not called concurrently with `give_up`.
     pub fn renew(&self, from: u64) {
         assert!(!self.has_left.load(Ordering::Relaxed), "a server that has left renews no lease");
-        assert!(from <= boot_clock(), "a lease counts from before the coordinator was told, never from a later moment");
+        assert!(from <= boot_clock(), "a lease counts from a moment before its renewal was requested");
         self.until.fetch_max(from + serves_for(LEASE).as_nanos() as u64, Ordering::Release);
     }
 
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn what_was_found_before_a_sleep_is_not_answered_under_the_next_lease() {
         let lease = Lease::default();
-        assert!(lease.check().is_err(), "the coordinator has not been told yet");
+        assert!(lease.check().is_err(), "no lease was requested yet");
         lease.renew(boot_clock());
         let found_under = lease.check().unwrap();
         lease.holds(found_under).unwrap();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_answers_nothing_that_it_found_before() {
+    fn a_server_that_has_left_sends_no_answer_that_it_found_before() {
         let lease = Lease::default();
         lease.renew(boot_clock());
         let found_under = lease.check().unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a lease counts from before the coordinator was told")]
+    #[should_panic(expected = "a lease counts from a moment before its renewal was requested")]
     fn a_lease_does_not_begin_in_the_future() {
         Lease::default().renew(boot_clock() + 1_000_000_000);
     }

@@ -108,8 +108,8 @@ impl Node {
         self.deliver_to(ring, ring.replicas().map(|(address, _)| *address).collect(), event);
     }
 
-    /// Begins proofs that the members hold the same, of the partitions that are led here. `run` is the same on all
-    /// servers; a partition whose last proof is of this run is left out.
+    /// Begins a proof of each partition that is led here: the leader compares what its members hold. `run` is the
+    /// number of the run on all servers; a partition whose last proof is of this run is left out.
     pub(crate) fn begin_proofs(&self, run: u64) {
         for ring in self.rings.all() {
             let run_of = |address| Some(ring.replica(address)?.partition.read().proof()?.run);
@@ -124,10 +124,20 @@ impl Node {
         turn.run();
     }
 
+    /// A ring that is hosted here.
+    ///
+    /// # Errors
+    ///
+    /// `Protocol` if this server has no replica of the ring.
     pub(crate) fn ring(&self, ring: RingId) -> Result<Arc<HostedRing>> {
         self.rings.get(ring)
     }
 
+    /// A volume by its number.
+    ///
+    /// # Errors
+    ///
+    /// `SessionEnded` if the volume is not known: its sessions have ended with it.
     pub(crate) fn volume(&self, volume: VolumeId) -> Result<Arc<VolumeInfo>> {
         self.volumes.get(volume)
     }
@@ -191,16 +201,17 @@ impl Node {
         self.stop_asked.load(Ordering::Relaxed)
     }
 
-    /// Gives up the lease, ends the housekeeping and writes everything home, so that the next start is short.
+    /// Gives up the lease, ends the housekeeping and completes a checkpoint of every brick, so that the next start has
+    /// no journal to replay.
     ///
     /// # Errors
     ///
-    /// Those of a checkpoint; the next start recovers from the journals.
+    /// Those of a checkpoint; the next start then replays the journals.
     pub fn shut_down(&self) -> Result<()> {
         self.leave();
         self.stop_housekeeping();
-        // Collects what ops left behind, so that nothing changes at the next start. Other servers collect it if they
-        // are there.
+        // Collects the garbage of finished ops, so that nothing changes at the next start. With other servers alive
+        // their leaders collect it.
         for _ in 0..REST_ROUNDS {
             if self.work_left() == 0 || !self.is_alone() {
                 break;

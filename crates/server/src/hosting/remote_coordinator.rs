@@ -9,7 +9,7 @@ use hekate_transport::{Control, Endpoint};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// How long one call may take: a transaction waits for the disk there.
+/// How long one call may take. A transaction waits for the coordinator's disk.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// A coordinator of another process. Connects at the first call, and again after that process was restarted.
@@ -52,8 +52,8 @@ impl RemoteCoordinator {
         let other = |what| Error::Io { what };
         let make = kinds.into_iter().find(|make| make(String::new()).entry().exit == exit).unwrap_or(other);
         // The text begins with the words of its kind, which the new error adds again.
-        let told = text.strip_prefix(make(String::new()).entry().text).and_then(|rest| rest.strip_prefix(": "));
-        make(format!("the coordinator at {}: {}", self.control.endpoint(), told.unwrap_or(text)))
+        let detail = text.strip_prefix(make(String::new()).entry().text).and_then(|rest| rest.strip_prefix(": "));
+        make(format!("the coordinator at {}: {}", self.control.endpoint(), detail.unwrap_or(text)))
     }
 
     /// Sends a read once more if its connection ended before the answer: a read may be carried out twice.
@@ -141,8 +141,8 @@ mod tests {
     fn refusals_arrive_as_the_errors_that_they_were() {
         let remote = RemoteCoordinator::new(Endpoint::Unix("/c".into()), None);
         let denied = Error::Denied { what: "user 5".into() };
-        let told = remote.refused(&denied.to_string(), denied.entry().exit);
-        assert_eq!(told, Error::Denied { what: "the coordinator at unix:/c: user 5".into() });
+        let refused = remote.refused(&denied.to_string(), denied.entry().exit);
+        assert_eq!(refused, Error::Denied { what: "the coordinator at unix:/c: user 5".into() });
         assert!(matches!(remote.refused("odd", 70), Error::Io { .. }));
     }
 }

@@ -78,8 +78,8 @@ impl Node {
         self.volumes.called(name).ok_or_else(|| self.no_volume(name))
     }
 
-    /// Checks that the peer may use the volume: over TCP whoever knows the cluster's secret, on this machine root, the
-    /// server's own user, the owner and the users that the owner has named.
+    /// Checks that the peer may use the volume: over TCP every client that knows the cluster's secret, on this
+    /// machine root, the server's own user, the owner and the users that the owner has named.
     ///
     /// # Errors
     ///

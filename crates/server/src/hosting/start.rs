@@ -153,9 +153,9 @@ impl Node {
         // replica that missed an `Up` would take the server's next messages for those of an earlier link and drop them.
         let linked = self.links.up();
         let local: Vec<BrickId> = self.bricks.ids().collect();
-        let heard = linked.iter().map(|server| ring.bricks_of(*server)).chain([local]);
+        let reachable = linked.iter().map(|server| ring.bricks_of(*server)).chain([local]);
         let events: Vec<Event> =
-            std::iter::once(Event::Start).chain(heard.map(|bricks| Event::Up { bricks })).collect();
+            std::iter::once(Event::Start).chain(reachable.map(|bricks| Event::Up { bricks })).collect();
         for (address, _) in ring.replicas() {
             events.iter().for_each(|event| ring.deliver(*address, event.clone()));
         }
@@ -200,7 +200,7 @@ impl Node {
 pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let teller = scope.spawn(|| {
+        let logger = scope.spawn(|| {
             std::thread::park_timeout(COMPARISON_LINE_PAUSE);
             while !done.load(Ordering::Acquire) {
                 node.log_comparison();
@@ -209,7 +209,7 @@ pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
         });
         let outcome = start_replicas(node, rings);
         done.store(true, Ordering::Release);
-        teller.thread().unpark();
+        logger.thread().unpark();
         outcome
     })
 }

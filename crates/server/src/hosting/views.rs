@@ -84,7 +84,7 @@ impl Node {
     /// Time until the thread looks again.
     pub(crate) fn views_pause(&self) -> Duration {
         let state = self.views.state.lock();
-        // A member that stays away is no longer looked for every 50 ms.
+        // For a member that stays away the thread does not look every 50 ms for ever.
         let is_silent = state.silent.values().any(|since| since.elapsed() < 2 * SILENCE_MAX);
         let is_busy = !self.views.ready.lock().is_empty() || !state.due.is_empty() || is_silent;
         if is_busy || boot_clock() < self.views.busy_until.load(Ordering::Relaxed) { BUSY_PAUSE } else { PAUSE }
@@ -114,8 +114,8 @@ impl Node {
         Ok(())
     }
 
-    /// Gives up the lease: nobody is served from here any more, and the other servers need not wait for the lease to
-    /// expire.
+    /// Gives up the lease: this server answers no more requests, and the other servers need not wait until the lease
+    /// expires.
     pub fn leave(&self) {
         let mut state = self.views.state.lock();
         if std::mem::replace(&mut state.ended, true) {
@@ -255,10 +255,9 @@ impl Node {
     ) -> bool {
         let own = self.cluster.server();
         let Some(turn) = due.servers.iter().position(|server| *server == own) else { return false };
-        let is_unheard = |brick: BrickId| !seen.bricks.get(&brick).is_some_and(|seen| seen.serves);
-        let left_out = |view: &View| {
-            view.members.iter().any(|member| !due.view.has_member(member.brick) && is_unheard(member.brick))
-        };
+        let is_away = |brick: BrickId| !seen.bricks.get(&brick).is_some_and(|seen| seen.serves);
+        let left_out =
+            |view: &View| view.members.iter().any(|member| !due.view.has_member(member.brick) && is_away(member.brick));
         let is_early = state.started.elapsed() < START_GRACE && info.opened(number).is_some_and(left_out);
         !is_early && since.elapsed() >= TURN * turn as u32
     }

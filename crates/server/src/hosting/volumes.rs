@@ -160,7 +160,7 @@ impl Node {
         volumes.iter().filter(|volume| !volume.deleting).try_for_each(|volume| self.make_missing_root(volume))
     }
 
-    /// Makes it if the root's leader is here and serves.
+    /// Makes the volume's root if it is missing, and its leader is here and serves.
     fn make_missing_root(&self, volume: &VolumeInfo) -> Result<()> {
         let ring = self.ring(volume.ring)?;
         let Ok((_, leader)) = ring.leader(ROOT.position().partition(ring.count())) else { return Ok(()) };
@@ -172,7 +172,7 @@ impl Node {
         Ok(())
     }
 
-    /// The volume's map. While the coordinator does not answer nobody can change the map, so the last one is returned.
+    /// The volume's map. While the coordinator does not answer the map cannot change, so the last one is returned.
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ impl Node {
         Ok(())
     }
 
-    /// Takes a volume from its users; housekeeping deletes its data.
+    /// Marks a volume as being deleted: no client can open it any more, and housekeeping deletes its data.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Checkpoints of all bricks, and how much of their journals they give back: only what every member has on stable
-//! storage, so that a member that lost the end of its journal finds those records in another's.
+//! Checkpoints of all bricks, and how much of their journals they free: only what every member has on stable storage,
+//! so that a member that lost the end of its journal finds those records in another's.
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
@@ -27,7 +27,7 @@ pub struct Journals {
 }
 
 impl Journals {
-    /// For bricks that have just been opened: nothing of their journals may be given back yet.
+    /// For bricks that have just been opened: nothing of their journals may be freed yet.
     ///
     /// # Errors
     ///
@@ -41,8 +41,7 @@ impl Journals {
         self.retained.iter().filter_map(|(id, retention)| Some((bricks.get(id)?, retention)))
     }
 
-    /// Marks the end of every journal. What is before a mark may be given back once every member has it on stable
-    /// storage.
+    /// Marks the end of every journal. What is before a mark may be freed once every member has it on stable storage.
     fn mark_ends(&self, bricks: &OwnBricks) {
         self.of(bricks).for_each(|(brick, retention)| retention.lock().mark_end(brick));
     }
@@ -53,7 +52,7 @@ impl Journals {
         self.of(bricks).for_each(|(brick, retention)| retention.lock().look(brick));
     }
 
-    /// Gives back what every member has on stable storage. True if something that is marked is still kept.
+    /// Frees what every member has on stable storage. True if something that is marked is still kept.
     fn free(&self, bricks: &OwnBricks, rings: &Rings) -> bool {
         let mut waiting = false;
         for (brick, retention) in self.of(bricks) {
@@ -111,8 +110,7 @@ impl Node {
     }
 
     /// A checkpoint of every brick. A stopped brick does not keep the others from it. A brick that is stalled for want
-    /// of room is no error: [`OwnBricks::stalled`] has it, and
-    /// housekeeping tries again.
+    /// of room is no error: [`OwnBricks::stalled`] has it, and housekeeping tries again.
     ///
     /// # Errors
     ///
@@ -159,8 +157,8 @@ impl Node {
         finished.into_iter().filter(|outcome| !outcome.as_ref().is_err_and(is_shortage)).collect()
     }
 
-    /// Between checkpoints: marks the journals that have grown, and gives back what every member has on stable storage
-    /// by now.
+    /// Between checkpoints: marks the journals that have grown, and frees what every member has on stable storage by
+    /// now.
     pub(crate) fn look_after_journals(&self) {
         self.maintenance.journals.mark_grown(&self.bricks);
         if self.free_journals() {

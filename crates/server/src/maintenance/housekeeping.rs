@@ -50,14 +50,14 @@ impl Housekeeping {
         Ok(())
     }
 
-    /// Has the thread of the checkpoints look at once.
+    /// Wakes the thread of the checkpoints.
     pub fn wake_checkpoints(&self) {
         if let Some(threads) = &*self.0.lock() {
             threads.checkpoints.unpark();
         }
     }
 
-    /// Has the thread of the lease and the views look at once.
+    /// Wakes the thread of the lease and the views.
     pub fn wake_views(&self) {
         if let Some(threads) = &*self.0.lock() {
             threads.views.unpark();
@@ -66,7 +66,7 @@ impl Housekeeping {
 
     /// Ends the threads, and returns when they have ended.
     pub fn stop(&self) {
-        // The lock is released first: a thread that ends may still call `wake_checkpoints`.
+        // The lock is released first: a thread may call `wake_checkpoints` before it ends.
         let threads = self.0.lock().take();
         if let Some(threads) = threads {
             threads.stop();
@@ -104,7 +104,7 @@ impl Threads {
             Ok(())
         })?;
         let stalled = spawn(node, &stopping, STALLED_PAUSE, Node::checkpoint_stalled)?;
-        let ticks = spawn(node, &stopping, TICK_PAUSE, tick_who_waits)?;
+        let ticks = spawn(node, &stopping, TICK_PAUSE, tick_waiting_leaders)?;
         let scrub = spawn(node, &stopping, scrub::ROUND_PAUSE, scrub::round)?;
         let comparison = spawn(node, &stopping, start::COMPARISON_LINE_PAUSE, |node| {
             node.log_comparison();
@@ -159,7 +159,7 @@ fn spawn_paced(
     std::thread::Builder::new().name("hekate-keep".into()).spawn(run).map_err(|e| Error::io("start a thread", e))
 }
 
-/// Frees the space of everything that was deleted, and measures how much room there is.
+/// Frees the space of deleted files, and measures the free space of each disk.
 ///
 /// # Errors
 ///
@@ -188,7 +188,7 @@ fn tick_all(node: &Node) {
 }
 
 /// Delivers a tick to leaders with ops that wait for another op or for a member.
-fn tick_who_waits(node: &Node) -> Result<()> {
+fn tick_waiting_leaders(node: &Node) -> Result<()> {
     let all = node.rings.all();
     node.maintenance.heal_rate.share(node.statistics.ops().answered(), &all);
     for ring in all {
@@ -205,7 +205,7 @@ fn tick_who_waits(node: &Node) -> Result<()> {
 }
 
 fn chores(node: &Node) -> Result<()> {
-    // An error of a disk is returned at the end, so that sessions expire all the same.
+    // An error of a disk is returned at the end, so that sessions expire in spite of it.
     let measured: Vec<Result<()>> = node.bricks.values().map(|brick| brick.refresh_room()).collect();
     for session in node.sessions.expired(|home| node.ends_sessions_of(home)) {
         node.end_session(session)?;

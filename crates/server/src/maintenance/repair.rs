@@ -26,7 +26,7 @@ pub enum DamagedPart {
     Entry { ring: RingId, position: Position, key: Key },
 }
 
-/// What a replica that can read it has.
+/// A readable copy of a damaged part.
 struct Good {
     /// The shard's record; `None` for an entry.
     record: Option<ShardRecord>,
@@ -35,8 +35,8 @@ struct Good {
 }
 
 impl DamagedPart {
-    /// What is repaired for a finding. A shard's record is repaired by a write of its first block. Checksums are not
-    /// repaired as an entry: each block that they covered is found by itself.
+    /// The part to repair for a finding. A shard's record is repaired by a write of its first block. Checksums are not
+    /// repaired as an entry: each block that they covered is a finding of its own.
     fn of(finding: &Finding) -> Option<Self> {
         match finding {
             Finding::Block { ring, shard, block } => Some(Self::Block { ring: *ring, shard: *shard, block: *block }),
@@ -62,7 +62,7 @@ impl DamagedPart {
         }
     }
 
-    /// Reads it from a replica.
+    /// Reads the part from a replica.
     fn read(&self, brick: &Brick) -> Result<Good> {
         Ok(match self {
             Self::Block { ring, shard, block } => {
@@ -74,7 +74,7 @@ impl DamagedPart {
         })
     }
 
-    /// The change that makes it right on all members; `None` if the replica does not have it.
+    /// The change that repairs the part on all members; `None` if the replica does not have it.
     fn repairing_change(&self, good: Good, stamp: impl FnOnce(u64) -> Stamp) -> Option<Change> {
         match self {
             Self::Block { shard, block, .. } => {
@@ -113,7 +113,7 @@ fn repair_finding(node: &Node, brick: &Brick, finding: &Finding) -> Result<Repai
     }
 }
 
-/// Repairs it here if the partition is led here, otherwise on the leader's server.
+/// Repairs the part here if the partition is led here, otherwise on the leader's server.
 fn repair_here_or_there(node: &Node, on: BrickId, damaged: &DamagedPart) -> Result<Repaired> {
     // A scrub reads what the last checkpoint wrote home: it may have been repaired since.
     if node.bricks.get(&on).is_some_and(|brick| damaged.read(brick).is_ok()) {
@@ -133,9 +133,9 @@ fn repair_here_or_there(node: &Node, on: BrickId, damaged: &DamagedPart) -> Resu
     Ok(outcome)
 }
 
-/// Handles damage that no other replica has. It may be gone by now. If the shard's own record can be read, its key is
-/// right, and the block alone is lost. Otherwise the key is damaged, and the server would answer that something does
-/// not exist which does: the brick stops, and other members go on.
+/// Handles a damaged part that no other replica has. It may have been overwritten or removed meanwhile. If the shard's
+/// record can be read, its key is right, and the block alone is lost. Otherwise the key is damaged, and the server
+/// would report an existing item as missing: the brick stops, and other members serve its partitions.
 fn lose(brick: &Brick, damaged: &DamagedPart) -> Repaired {
     match damaged {
         _ if damaged.read(brick).is_ok() => return Repaired::NotNeeded,
@@ -286,7 +286,7 @@ fn while_settled(
         turn.run();
         let at_once = turn.take(token);
         if matches!(at_once, Some(Err(Error::Unavailable { .. }))) {
-            // A member does not answer: it may hold something else when it is back, so it is looked at again.
+            // A member does not answer. Its content may have changed when it answers again, so it is read again.
             std::thread::sleep(BUSY_PAUSE);
             continue;
         }

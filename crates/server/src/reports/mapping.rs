@@ -148,19 +148,19 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_two_living_sessions_is_told_once() {
+    fn a_file_of_two_living_sessions_is_logged_once() {
         let (mappings, now) = (Mappings::default(), Instant::now());
         let all_live = |_| true;
         assert_eq!(mappings.note(file(1), ONE, now, all_live), None);
         assert_eq!(mappings.note(file(1), ONE, now, all_live), None, "its own pages");
         assert_eq!(mappings.note(file(2), TWO, now, all_live), None, "another file");
         assert_eq!(mappings.note(file(1), TWO, now, all_live), Some(ONE));
-        assert_eq!(mappings.note(file(1), ONE, now, all_live), None, "it was told");
+        assert_eq!(mappings.note(file(1), ONE, now, all_live), None, "the log has named both");
         assert_eq!(mappings.count(), 1);
     }
 
     #[test]
-    fn who_has_ended_or_wrote_long_ago_meets_nobody() {
+    fn a_session_that_has_ended_or_wrote_long_ago_is_not_named() {
         let (mappings, now) = (Mappings::default(), Instant::now());
         mappings.note(file(1), ONE, now, |_| true);
         assert_eq!(mappings.note(file(1), TWO, now, |_| false), None, "the first mount has ended");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_bounded_and_the_oldest_goes() {
+    fn the_files_are_bounded_and_the_oldest_is_dropped() {
         let (mappings, now) = (Mappings::default(), Instant::now());
         for number in 0..=KEPT_MAX as u64 {
             mappings.note(file(number), ONE, now + Duration::from_millis(number), |_| true);

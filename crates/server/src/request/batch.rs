@@ -149,7 +149,8 @@ impl Node {
     }
 
     /// One sync of each changed partition, on every member that the volume's mode waits for. Returns the first error;
-    /// partitions that can be synced are synced all the same, and no request stays open.
+    /// the other partitions are synced in spite of it, and no
+    /// request stays open.
     fn make_durable(&self, changed: Changed) -> Result<()> {
         let Some(ring) = changed.ring else { return Ok(()) };
         let mut turn = Turn::new(self, &ring);

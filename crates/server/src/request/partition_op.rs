@@ -14,8 +14,8 @@ use hekate_proto::*;
 use hekate_replica::{Address, Ask, Event, is_access_due};
 use std::sync::Arc;
 
-/// How often one look-up follows a name to an inode that is gone by then. A name that leads nowhere more often is
-/// damaged.
+/// How often one look-up follows a name to an inode that has been removed meanwhile. A name that leads to a missing
+/// inode more often is damaged.
 const STALE_MAX: usize = 16;
 
 /// The leader of a partition, in the view that the client knows.
@@ -185,7 +185,8 @@ impl Node {
         ring.read(ask, to.partition, op).unwrap_or_else(|| self.ask_replica(ring, to, ask, op))
     }
 
-    /// Repairs what a request could not read. True if something was repaired, so that the request is worth another try.
+    /// Repairs the blocks or entries that a request could not read. True if one was repaired: the request is then tried
+    /// again.
     fn repair_for(&self, request: &Request, ring: &Arc<HostedRing>, partition: PartitionNumber) -> bool {
         let (data, index, offset, length) = match &request.op {
             Op::Data { op: DataOp::ReadShard { data, index, offset, length } } => (data, index, *offset, *length),
@@ -226,8 +227,8 @@ impl Node {
         Error::Unavailable { what: format!("partition {partition} of ring {ring} gets another leader: {what}") }
     }
 
-    /// Replaces the error of a failed sync by a passing one while every view of the brick has another member that goes
-    /// on: the client asks again, of the members of the next views.
+    /// Replaces the error of a failed sync by a passing one while every view of the brick has another member in
+    /// service: the client asks again, of the members of the next views.
     pub(crate) fn passing_if_others_go_on(&self, error: Error, volume: VolumeId, brick: BrickId) -> Error {
         let Error::Poisoned { what } = &error else { return error };
         let Ok(ring) = self.volume(volume).and_then(|volume| self.ring(volume.ring)) else { return error };

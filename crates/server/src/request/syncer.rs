@@ -53,8 +53,8 @@ fn sync(brick: &Brick, need: &Need) -> Result<()> {
     brick.sync(upto)
 }
 
-/// How long a brick's thread waits when it can serve no request yet: a full disk gets room by a checkpoint, which is
-/// tried every 500 ms.
+/// How long a brick's thread waits when it can serve no request yet. A checkpoint, which is tried every 500 ms, frees
+/// room on a full disk.
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 /// A thread for each brick.
@@ -72,7 +72,7 @@ struct Queue {
 #[derive(Default)]
 struct Jobs {
     waiting: Vec<Job>,
-    /// The server ends: the thread serves what is waiting, and returns.
+    /// The server ends: the thread serves the requests that wait, and returns.
     ended: bool,
 }
 
@@ -144,7 +144,7 @@ impl Syncers {
         Ok(Self { queues, threads })
     }
 
-    /// Syncs what is needed of each brick, and returns the outcome of each once all have ended.
+    /// Syncs what each brick needs, and returns the outcome of each brick once all syncs have ended.
     pub fn sync(&self, needs: Needs) -> Outcomes {
         let mut needs: Vec<NeedOf> = needs.0.into_values().collect();
         let Some(own) = needs.pop() else { return Outcomes::new() };

@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a thread waits for a replica's answer before the client is told what the partition waits for. The client's
-/// library asks again.
+/// How long a thread waits for a replica's answer before the client gets an error that says what the partition waits
+/// for. The client's library asks again.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What one thread has yet to carry out for a ring's replicas.

@@ -39,7 +39,7 @@ fn a_bad_copy_is_answered_from_a_good_one_and_mended() {
 }
 
 #[test]
-fn a_scrub_finds_and_mends_what_nobody_reads() {
+fn a_scrub_finds_and_repairs_damage_that_no_read_has_met() {
     let served = Served::new("scrubbed");
     served.node.stop_housekeeping();
     let (ring, shard, bytes, members) = shard_at_home(&served);
@@ -76,7 +76,7 @@ fn read(served: &Served, shard: ShardId) -> Result<Reply> {
 }
 
 #[test]
-fn damage_that_a_read_meets_counts_until_it_is_written_anew() {
+fn damage_that_a_read_meets_is_counted_until_it_is_overwritten() {
     let served = Served::new("met-by-a-read");
     served.node.stop_housekeeping();
     let (ring, shard, bytes, members) = shard_at_home(&served);
@@ -96,12 +96,12 @@ fn damage_that_a_read_meets_counts_until_it_is_written_anew() {
     let write = DataOp::WriteShard { data: shard.data, index: 0, offset: 0, bytes, follow: None, fast: false };
     execute(&served, &again, shard.position().partition(again.count()), Op::Data { op: write });
     served.node.maintenance.damages().round(&served.node.bricks);
-    assert_eq!(served.node.maintenance.damages().count(), 0, "written anew");
+    assert_eq!(served.node.maintenance.damages().count(), 0, "overwritten");
     assert!(read(&served, shard).is_ok());
 }
 
 #[test]
-fn a_brick_that_has_stopped_is_called_so_with_its_cause() {
+fn a_stopped_brick_is_reported_with_its_cause() {
     let served = Served::new("called-stopped");
     let stopped = [BrickId(1), BrickId(2)];
     for id in stopped {

@@ -1,5 +1,5 @@
-//! What servers ask each other about damage, over the control interface: to repair an item, and for a replica's copy of
-//! it.
+//! Requests between servers about damage, over the control interface: to repair an item, and to read a replica's copy
+//! of it.
 
 use super::{DamagedPart, Good, repair_led};
 use crate::control::ask_server;
@@ -12,7 +12,7 @@ use hekate_proto::*;
 use hekate_replica::Address;
 use std::sync::Arc;
 
-/// What a replica has of an item, which may be on another server.
+/// A copy of an item, of a replica that may be on another server.
 pub struct FoundCopy {
     copied: Copied,
     /// The replica is a learner: it may be at any record, and have only a part of a shard.

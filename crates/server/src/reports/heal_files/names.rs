@@ -91,6 +91,11 @@ pub struct Paths<'a> {
 }
 
 impl<'a> Paths<'a> {
+    /// `names` has an inode's parent and its name there, `parents` a directory's parent, all by inode id.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
     pub fn new(
         node: &'a Node,
         names: BTreeMap<String, (String, String)>,

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_are_kept_and_a_line_is_told_now_and_then() {
+    fn the_last_are_kept_and_one_line_a_second_is_logged() {
         let ops = SlowOps::default();
         let first = ops.keep(slow(1234));
         assert_eq!(

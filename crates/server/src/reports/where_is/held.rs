@@ -16,15 +16,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long a question waits until no change is in progress, and the pause between two looks.
+/// How long a request waits until no change is in progress, and the pause between two looks.
 const SETTLED_LIMIT: Duration = Duration::from_secs(1);
 const SETTLED_PAUSE: Duration = Duration::from_millis(1);
 
-/// What the replicas here have: a row of replicas for each question.
+/// What the replicas here have: a row of replicas for each requested item.
 ///
 /// # Errors
 ///
-/// `Invalid` if there are too many questions, `Protocol` if the ring is not here.
+/// `Invalid` if too many items are requested, `Protocol` if the ring is not here.
 pub fn held_here(node: &Node, request: &Held) -> Result<HeldRows> {
     if request.looks.len() > HELD_LOOKS_MAX {
         return Err(Error::invalid(format!("{} questions; at most {HELD_LOOKS_MAX}", request.looks.len())));
@@ -61,8 +61,8 @@ fn read(ring: &HostedRing, brick: &Brick, what: &LookAt) -> Result<Option<Vec<u8
     })
 }
 
-/// The leader's shared lock, once its members have what it has. A leader that waits for a member is returned as it is
-/// after a second.
+/// The leader's shared lock, once its members have all of its records. After a second it is returned even if a member
+/// still lacks some.
 fn settled(hosted: &Hosted, until: Instant) -> RwLockReadGuard<'_, Partition> {
     loop {
         let partition = hosted.partition.read();
@@ -84,6 +84,11 @@ pub struct Holders<'a> {
 }
 
 impl<'a> Holders<'a> {
+    /// Reads the addresses of the servers.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
     pub fn new(node: &'a Node, ring: &'a HostedRing) -> Result<Self> {
         Ok(Self { node, ring, servers: node.cluster.registry().servers()?, away: RefCell::default() })
     }
