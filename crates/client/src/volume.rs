@@ -74,7 +74,10 @@ impl Volume {
     /// # Errors
     /// `Invalid` if a translator is unknown, `NotSupported` if the volume's mode is, `Io` if the machine gives no thread.
     pub fn over(servers: Arc<dyn Servers>, welcome: Welcome, options: &OpenOptions) -> Result<Self> {
-        hekate_translators::check_mode(welcome.map.mode)?;
+        if let Err(unknown) = hekate_translators::check_mode(welcome.map.mode) {
+            end_session(&*servers, &welcome);
+            return Err(unknown);
+        }
         let replicate = Replicate::new(servers.clone(), welcome.session, welcome.map.clone());
         let bottom = Arc::new(Distribute::new(replicate));
         let (locks, losses) = (bottom.locks(), bottom.loss_watch());
@@ -454,6 +457,14 @@ impl Volume {
         self.shared.servers.close();
         self.locks.close();
     }
+}
+
+/// Ends a session that is of no use. If the server does not answer, the session expires there.
+fn end_session(servers: &dyn Servers, welcome: &Welcome) {
+    let (op, target) = (Op::Volume { op: VolumeOp::EndSession }, Target::Server);
+    let (volume, session, op_id) = (welcome.map.volume, welcome.session, OpId(0));
+    let request = Request { volume, target, session, op_id, durable: false, retry: false, op };
+    let _ = servers.attempt(servers.first(), &mut [request], Some(HEARTBEAT), &|| false);
 }
 
 impl Drop for Volume {

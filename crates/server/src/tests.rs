@@ -13,11 +13,11 @@ use hekate_control::VolumeCreate;
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use hekate_replica::{Address, Ask, BlockAt, Commit, Event};
+use hekate_threads::{HashMap, elapsed, now};
 use hekate_transport::{Peer, Service};
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const RING: RingId = RingId(1);
 fn identity(n: u128) -> Identity {
@@ -70,7 +70,7 @@ fn level(rings: &[RingInfo], bricks: &HashMap<BrickId, Arc<Brick>>) -> Result<()
     let none = |_, _| Vec::<BlockAt>::new();
     let all: Vec<BrickId> = bricks.keys().copied().collect();
     for info in rings {
-        let ring = HostedRing::new(info, &own(bricks), HashMap::new(), none)?;
+        let ring = HostedRing::new(info, &own(bricks), HashMap::default(), none)?;
         let addresses: Vec<Address> = ring.replicas().map(|(address, _)| *address).collect();
         let to_all = |event: Event| addresses.iter().map(move |address| (*address, event.clone()));
         let mut queue: std::collections::VecDeque<(Address, Event)> =
@@ -111,9 +111,9 @@ fn levelling_a_brick_whose_journal_is_full_ends() {
     drop((a, b));
     let (a, b) = (open(&sa, 1, false), open(&sb, 2, false));
     let t = std::thread::spawn(move || level(&[ring(&[&[1, 2], &[2]])], &bricks(&[&a, &b])));
-    let begun = Instant::now();
-    while !t.is_finished() && begun.elapsed() < Duration::from_secs(5) {
-        std::thread::sleep(Duration::from_millis(20));
+    let begun = now();
+    while !t.is_finished() && elapsed(begun) < Duration::from_secs(5) {
+        hekate_threads::sleep(Duration::from_millis(20));
     }
     assert!(t.is_finished(), "the server never starts");
 }
@@ -125,7 +125,7 @@ fn a_replica_that_is_busy_when_views_change_handles_them_afterwards() {
     let before = ring(&[&[1, 2], &[2]]);
     let mut after = before.clone();
     after.views[0].epoch = Epoch(2);
-    let hosted = HostedRing::new(&before, &own(&all), HashMap::new(), |_, _| Vec::new()).unwrap();
+    let hosted = HostedRing::new(&before, &own(&all), HashMap::default(), |_, _| Vec::new()).unwrap();
     let to = Address { partition: PartitionNumber(0), brick: BrickId(1) };
     hosted.deliver(to, Event::Start);
     let mut is_busy = true;
@@ -250,8 +250,8 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.node.stop_housekeeping();
         // Its files are locked until the last thread has dropped the server.
-        let patience = Instant::now();
-        while Arc::strong_count(&self.node) > 1 && patience.elapsed() < Duration::from_secs(10) {
+        let patience = now();
+        while Arc::strong_count(&self.node) > 1 && elapsed(patience) < Duration::from_secs(10) {
             std::thread::yield_now();
         }
         if !self.stays {
@@ -310,14 +310,14 @@ fn partitions_go_on_without_a_brick_that_has_stopped() {
         .collect();
     assert!(!had.is_empty());
     served.node.bricks.get(&stopped).unwrap().poison(&Error::Poisoned { what: "test".into() });
-    let begun = Instant::now();
+    let begun = now();
     let can_go_on = |number: &PartitionNumber| {
         let view = ring.view(*number).unwrap();
         !view.has_member(stopped) && view.opened && ring.leader(*number).unwrap().1.partition.read().serves()
     };
     while !had.iter().all(can_go_on) {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", ring.views());
-        std::thread::sleep(Duration::from_millis(20));
+        assert!(elapsed(begun) < Duration::from_secs(30), "{:?}", ring.views());
+        hekate_threads::sleep(Duration::from_millis(20));
     }
     for number in had {
         let data = (0..).map(DataId).find(|data| {
@@ -433,9 +433,9 @@ fn writers_of_all_partitions_go_on_though_the_journals_are_full() {
             std::thread::spawn(move || write(&node, &ring, partition))
         })
         .collect();
-    let begun = Instant::now();
-    while writers.iter().any(|writer| !writer.is_finished()) && begun.elapsed() < Duration::from_secs(40) {
-        std::thread::sleep(Duration::from_millis(20));
+    let begun = now();
+    while writers.iter().any(|writer| !writer.is_finished()) && elapsed(begun) < Duration::from_secs(40) {
+        hekate_threads::sleep(Duration::from_millis(20));
     }
     assert!(writers.iter().all(|writer| writer.is_finished()), "writers wait for ever");
     writers.into_iter().for_each(|writer| writer.join().unwrap());
@@ -477,10 +477,10 @@ fn what_a_power_cut_took_from_one_replica_comes_from_the_other() {
     let read = |member: &BrickId| served.node.bricks.get(member).unwrap().read_shard(ring_id, shard, 0, 1 << 20);
     let is_whole = || members.iter().all(|member| read(member).is_ok_and(|found| found == bytes));
     let is_settled = || served.node.cluster.registry().lost_blocks::<serde_json::Value>().unwrap().is_empty();
-    let begun = Instant::now();
+    let begun = now();
     while !(is_whole() && is_settled()) {
-        assert!(begun.elapsed() < Duration::from_secs(30), "whole: {}, settled: {}", is_whole(), is_settled());
-        std::thread::sleep(Duration::from_millis(20));
+        assert!(elapsed(begun) < Duration::from_secs(30), "whole: {}, settled: {}", is_whole(), is_settled());
+        hekate_threads::sleep(Duration::from_millis(20));
     }
 }
 
@@ -521,9 +521,9 @@ fn settling_many_lost_blocks_ends() {
     let ring = node.put_ring(&info, &lost).unwrap();
     let settling = node.clone();
     let thread = std::thread::spawn(move || bring_into_step(&settling, &[ring]));
-    let begun = Instant::now();
-    while !thread.is_finished() && begun.elapsed() < Duration::from_secs(40) {
-        std::thread::sleep(Duration::from_millis(50));
+    let begun = now();
+    while !thread.is_finished() && elapsed(begun) < Duration::from_secs(40) {
+        hekate_threads::sleep(Duration::from_millis(50));
     }
     assert!(
         thread.is_finished(),
@@ -573,10 +573,10 @@ fn a_sync_of_a_brick_that_has_stopped_is_asked_of_others() {
     assert_eq!(sync(*stopped), Ok(Reply::Done));
     served.node.bricks.get(stopped).unwrap().poison(&Error::Poisoned { what: "test".into() });
     assert!(sync(*stopped).unwrap_err().is_passing(), "the views still have the brick");
-    let begun = Instant::now();
+    let begun = now();
     while ring.views().iter().any(|view| view.has_member(*stopped)) {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", ring.views());
-        std::thread::sleep(Duration::from_millis(20));
+        assert!(elapsed(begun) < Duration::from_secs(30), "{:?}", ring.views());
+        hekate_threads::sleep(Duration::from_millis(20));
     }
     assert!(sync(*stopped).unwrap_err().is_passing(), "the client's map is older than the views");
     for brick in others {

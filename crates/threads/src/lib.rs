@@ -11,10 +11,12 @@ mod condvar;
 mod hash;
 mod lock;
 mod scheduler;
+mod thread;
 mod time;
 
 pub use condvar::Condvar;
 pub use hash::{HashMap, HashSet, Hashing};
 pub use lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use scheduler::{Scheduler, random, run_simulated, spawn};
-pub use time::{elapsed, now, sleep, time_of_day};
+pub use thread::{Alarm, JoinHandle, spawn_joined};
+pub use time::{boot_time, elapsed, now, sleep, time_of_day};

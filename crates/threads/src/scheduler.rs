@@ -8,6 +8,9 @@ pub trait Scheduler {
     /// The time of a clock that never goes back.
     fn now(&self) -> Instant;
 
+    /// The time since the machine was started.
+    fn boot_time(&self) -> Duration;
+
     /// The time of day.
     fn time_of_day(&self) -> SystemTime;
 
@@ -29,6 +32,10 @@ pub trait Scheduler {
 
     /// A random number.
     fn random(&self) -> u64;
+
+    /// True if the thread's process is being ended: the thread only runs its destructors, and none of the process's
+    /// other threads runs any more.
+    fn is_ending(&self) -> bool;
 }
 
 thread_local! {

@@ -13,6 +13,15 @@ pub fn elapsed(since: Instant) -> Duration {
     now().saturating_duration_since(since)
 }
 
+/// The time since the machine was started, also while it slept (CLOCK_BOOTTIME).
+pub fn boot_time() -> Duration {
+    let machine = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    };
+    current().map_or_else(machine, |scheduler| scheduler.boot_time())
+}
+
 /// The time of day.
 pub fn time_of_day() -> SystemTime {
     current().map_or_else(SystemTime::now, |scheduler| scheduler.time_of_day())

@@ -6,8 +6,8 @@ use hekate_cluster::RingInfo;
 use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::{Address, Around, Ask, BlockAt, Event, Out, Partition};
-use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use hekate_threads::{HashMap, Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// A replica and its brick.
@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn hosted(info: &RingInfo) -> HostedRing {
-        HostedRing::new(info, &OwnBricks::default(), HashMap::new(), |_, _| Vec::new()).unwrap()
+        HostedRing::new(info, &OwnBricks::default(), HashMap::default(), |_, _| Vec::new()).unwrap()
     }
 
     #[test]

@@ -19,8 +19,7 @@ pub struct Lease {
 
 /// CLOCK_BOOTTIME, in ns.
 pub fn boot_clock() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    hekate_threads::boot_time().as_nanos() as u64
 }
 
 impl Lease {

@@ -19,11 +19,12 @@ use crate::request::turn::Turn;
 use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
+use hekate_threads::time_of_day;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// What a server is started with.
 #[derive(Debug, Clone)]
@@ -160,7 +161,7 @@ impl Node {
     }
 
     pub(crate) fn clock() -> Time {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = time_of_day().duration_since(UNIX_EPOCH).unwrap_or_default();
         Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
     }
 
@@ -216,7 +217,7 @@ impl Node {
             if self.work_left() == 0 || !self.is_alone() {
                 break;
             }
-            std::thread::sleep(REST_PAUSE);
+            hekate_threads::sleep(REST_PAUSE);
             self.rings.all().iter().for_each(|ring| self.tick(ring));
             self.checkpoint_if_wanted()?;
         }

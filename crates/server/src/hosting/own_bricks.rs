@@ -3,7 +3,8 @@
 use hekate_brick::{Brick, LostBlock, RecoveryReport};
 use hekate_cluster::{BrickInfo, Registry, check_openings};
 use hekate_proto::*;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use hekate_threads::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

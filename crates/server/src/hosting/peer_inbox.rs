@@ -8,9 +8,9 @@ use bytes::Bytes;
 use hekate_cluster::ServerInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, SyncJob};
+use hekate_threads::{Mutex, MutexGuard};
 use hekate_transport::link::{Boot, LinkSettings};
 use hekate_transport::{Endpoint, PeerHandler, Peers};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -84,10 +84,9 @@ impl Node {
     /// `Io` if the machine gives no thread or no random bytes; those of the coordinator.
     pub(crate) fn begin_links(&self) -> Result<()> {
         let own = self.cluster.server();
-        let mut boot = [0; 8];
-        getrandom::fill(&mut boot).map_err(|e| Error::Io { what: format!("random bytes: {e}") })?;
+        let boot = hekate_threads::random().map_err(|e| Error::Io { what: format!("random bytes: {e}") })?;
         let inbox = Arc::new(Inbox(self.own.clone()));
-        let peers = Peers::start(own, Boot(u64::from_le_bytes(boot)), LinkSettings::default(), inbox)?;
+        let peers = Peers::start(own, Boot(boot), LinkSettings::default(), inbox)?;
         let _ = self.links.peers.set(peers);
         self.read_addresses()
     }

@@ -4,8 +4,7 @@ use crate::hosting::hosted_ring::HostedRing;
 use hekate_control::partition::WaitingPartition;
 use hekate_proto::{Error, PartitionNumber, Result, RingId};
 use hekate_replica::Partition;
-use parking_lot::RwLock;
-use std::collections::HashMap;
+use hekate_threads::{HashMap, RwLock};
 use std::sync::Arc;
 
 /// The rings that this server has replicas of, by number.

@@ -9,9 +9,9 @@ use hekate_brick::LostBlock;
 use hekate_cluster::{Registry, RingInfo};
 use hekate_proto::*;
 use hekate_replica::{BlockAt, Event};
+use hekate_threads::{elapsed, now};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Log target of lines about the progress of a start; `hekate serve` passes them to systemd.
@@ -198,30 +198,17 @@ impl Node {
 ///
 /// The failure of the first replica that cannot be brought into step; those of the coordinator and of a checkpoint.
 pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let logger = scope.spawn(|| {
-            std::thread::park_timeout(COMPARISON_LINE_PAUSE);
-            while !done.load(Ordering::Acquire) {
-                node.log_comparison();
-                std::thread::park_timeout(COMPARISON_LINE_PAUSE);
-            }
-        });
-        let outcome = start_replicas(node, rings);
-        done.store(true, Ordering::Release);
-        logger.thread().unpark();
-        outcome
-    })
-}
-
-fn start_replicas(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
     rings.iter().for_each(|ring| node.tick(ring));
-    let mut kept = None::<Instant>;
+    let (mut kept, mut logged) = (None::<Instant>, now());
     loop {
+        if elapsed(logged) >= COMPARISON_LINE_PAUSE {
+            node.log_comparison();
+            logged = now();
+        }
         // The thread that renews the lease and forms views starts later, so this one does it.
-        if kept.is_none_or(|kept| kept.elapsed() >= KEEP_PAUSE) {
+        if kept.is_none_or(|kept| elapsed(kept) >= KEEP_PAUSE) {
             node.keep_views()?;
-            kept = Some(Instant::now());
+            kept = Some(now());
         }
         let mut waiting = false;
         for ring in rings.iter().filter(|ring| ring.is_placed_here()) {
@@ -237,7 +224,7 @@ fn start_replicas(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
         if !waiting {
             return Ok(());
         }
-        std::thread::sleep(LOOK_PAUSE);
+        hekate_threads::sleep(LOOK_PAUSE);
         node.checkpoint_if_wanted()?;
         rings.iter().for_each(|ring| node.tick(ring));
     }

@@ -11,8 +11,8 @@ use hekate_cluster::{AliveInfo, LEASE, RingInfo};
 use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, Message};
+use hekate_threads::{Mutex, elapsed, now};
 use hekate_transport::Peers;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ struct State {
 impl Default for State {
     fn default() -> Self {
         let (due, silent, formed) = Default::default();
-        Self { started: Instant::now(), due, silent, formed, ended: false }
+        Self { started: now(), due, silent, formed, ended: false }
     }
 }
 
@@ -85,7 +85,7 @@ impl Node {
     pub(crate) fn views_pause(&self) -> Duration {
         let state = self.views.state.lock();
         // For a member that stays away the thread does not look every 50 ms for ever.
-        let is_silent = state.silent.values().any(|since| since.elapsed() < 2 * SILENCE_MAX);
+        let is_silent = state.silent.values().any(|since| elapsed(*since) < 2 * SILENCE_MAX);
         let is_busy = !self.views.ready.lock().is_empty() || !state.due.is_empty() || is_silent;
         if is_busy || boot_clock() < self.views.busy_until.load(Ordering::Relaxed) { BUSY_PAUSE } else { PAUSE }
     }
@@ -192,11 +192,11 @@ impl Node {
                 continue;
             }
             if let Some(view) = info.view(number).filter(|view| !view.opened) {
-                state.formed.entry((at, view.epoch)).or_insert_with(Instant::now);
+                state.formed.entry((at, view.epoch)).or_insert_with(now);
             }
             match outlook(info, number, &seen) {
                 Outlook::Due(due) => {
-                    let since = *state.due.entry(at).or_insert_with(Instant::now);
+                    let since = *state.due.entry(at).or_insert_with(now);
                     if self.is_turn(state, info, number, &due, &seen, since) {
                         formed.push((number, due.view));
                         state.due.remove(&at);
@@ -235,8 +235,8 @@ impl Node {
         seen.lost.extend(failed.into_iter().map(|brick| (address.partition, brick)));
         state.silent.retain(|(known, brick), _| *known != at || away.contains(brick));
         for brick in away {
-            let since = state.silent.entry((at, brick)).or_insert_with(Instant::now);
-            if since.elapsed() >= SILENCE_MAX && self.views.lease.check().is_ok() {
+            let since = state.silent.entry((at, brick)).or_insert_with(now);
+            if elapsed(*since) >= SILENCE_MAX && self.views.lease.check().is_ok() {
                 seen.lost.insert((address.partition, brick));
             }
         }
@@ -258,8 +258,8 @@ impl Node {
         let is_away = |brick: BrickId| !seen.bricks.get(&brick).is_some_and(|seen| seen.serves);
         let left_out =
             |view: &View| view.members.iter().any(|member| !due.view.has_member(member.brick) && is_away(member.brick));
-        let is_early = state.started.elapsed() < START_GRACE && info.opened(number).is_some_and(left_out);
-        !is_early && since.elapsed() >= TURN * turn as u32
+        let is_early = elapsed(state.started) < START_GRACE && info.opened(number).is_some_and(left_out);
+        !is_early && elapsed(since) >= TURN * turn as u32
     }
 
     /// Forms all views of a ring that are due in one transaction: each is a write to the coordinator's disk.
@@ -345,7 +345,7 @@ impl Node {
             // A later incarnation of the leader's brick shows that the leader's process has ended.
             let lives = seen.remembers_leader(before)
                 && seen.bricks.values().any(|brick| Some(brick.server) == server && brick.serves);
-            let waited = state.formed.get(&(at, epoch)).is_some_and(|since| since.elapsed() >= waits_for(LEASE));
+            let waited = state.formed.get(&(at, epoch)).is_some_and(|since| elapsed(*since) >= waits_for(LEASE));
             if is_here || !lives || waited {
                 opened.push((number, epoch));
             }

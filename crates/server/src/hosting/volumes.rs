@@ -10,8 +10,7 @@ use hekate_cluster::{RingWish, VolumeInfo};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Event, root_directory};
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use std::collections::HashMap;
+use hekate_threads::{HashMap, Mutex, MutexGuard, RwLock};
 use std::sync::Arc;
 
 /// Entries that one record deletes.

@@ -9,10 +9,10 @@ use crate::request::turn::Turn;
 use hekate_brick::Brick;
 use hekate_proto::*;
 use hekate_replica::{Address, Event, Retention};
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use hekate_threads::{HashMap, Mutex, elapsed, now};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a checkpoint waits until other members have on stable storage what it wrote home. What they lack by then
 /// stays in the journal, and housekeeping asks again.
@@ -67,7 +67,7 @@ impl Journals {
 
     /// The replicas that some journal is kept for, by ring.
     fn behind(&self, bricks: &OwnBricks, rings: &Rings) -> HashMap<RingId, BTreeSet<Address>> {
-        let mut behind: HashMap<RingId, BTreeSet<Address>> = HashMap::new();
+        let mut behind: HashMap<RingId, BTreeSet<Address>> = HashMap::default();
         for (brick, retention) in self.of(bricks) {
             for (ring, partition) in retention.lock().behind(stable(rings, brick.id())) {
                 behind.entry(ring).or_default().insert(Address { partition, brick: brick.id() });
@@ -147,9 +147,9 @@ impl Node {
         self.maintenance.journals.mark_ends(&self.bricks);
         self.stabilize();
         let finished: Vec<Result<()>> = begun.into_iter().map(|checkpoint| checkpoint.finish(pause)).collect();
-        let waiting_since = Instant::now();
-        while self.free_journals() && waiting_since.elapsed() < ANSWER_LIMIT {
-            std::thread::sleep(LOOK_PAUSE);
+        let waiting_since = now();
+        while self.free_journals() && elapsed(waiting_since) < ANSWER_LIMIT {
+            hekate_threads::sleep(LOOK_PAUSE);
         }
         self.deliver_room();
         self.maintenance.journals.log_stalled(&self.bricks.stalled());

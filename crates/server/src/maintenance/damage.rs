@@ -12,7 +12,7 @@ use hekate_brick::{Brick, Finding};
 use hekate_control::peer::Repaired;
 use hekate_control::status::DamagedItem;
 use hekate_proto::*;
-use parking_lot::Mutex;
+use hekate_threads::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 

@@ -5,8 +5,7 @@
 use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::Healing;
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use hekate_threads::{HashMap, Mutex, elapsed, now};
 use std::time::{Duration, Instant};
 
 /// Age after which the beginning of a healing is forgotten, and its rate is measured anew.
@@ -52,13 +51,13 @@ impl HealProgress {
     /// known.
     pub fn seconds_left(&self, at: At, healing: &Healing) -> Option<f64> {
         let mut begun = self.begun.lock();
-        begun.retain(|_, begun| begun.seen.elapsed() < ESTIMATE_KEPT);
+        begun.retain(|_, begun| elapsed(begun.seen) < ESTIMATE_KEPT);
         if healing.whole || !healing.heard {
             begun.remove(&at);
             return None;
         }
-        let from = *begun.entry(at).or_insert(Begun { seen: Instant::now(), done: healing.done });
+        let from = *begun.entry(at).or_insert(Begun { seen: now(), done: healing.done });
         let healed = f64::from(healing.done.checked_sub(from.done).filter(|healed| *healed > 0)?);
-        Some(from.seen.elapsed().as_secs_f64() * f64::from(10_000 - healing.done) / healed)
+        Some(elapsed(from.seen).as_secs_f64() * f64::from(10_000 - healing.done) / healed)
     }
 }

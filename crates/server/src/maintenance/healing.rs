@@ -3,7 +3,7 @@
 
 use crate::hosting::hosted_ring::HostedRing;
 use hekate_replica::Address;
-use parking_lot::Mutex;
+use hekate_threads::{Mutex, elapsed, now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ impl Rate {
     /// Bytes for the time since the last call: ticks are late on a busy machine.
     fn bytes(&self, ops: u64) -> usize {
         let a_second = if self.is_busy(ops) { BUSY_BYTES_A_SECOND } else { BYTES_A_SECOND };
-        let since = self.shared.lock().replace(Instant::now()).map_or(Duration::ZERO, |last| last.elapsed());
+        let since = self.shared.lock().replace(now()).map_or(Duration::ZERO, elapsed);
         (a_second * since.min(PAUSE_MAX).as_secs_f64()) as usize
     }
 

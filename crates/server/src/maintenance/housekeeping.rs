@@ -8,10 +8,9 @@ use crate::request::orphans::Orphan;
 use crate::request::turn::Turn;
 use hekate_proto::*;
 use hekate_replica::{Commit, Event};
-use parking_lot::Mutex;
+use hekate_threads::{Alarm, JoinHandle, Mutex, spawn_joined};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 /// Time between two looks at the journals. A disk of 1 GB/s writes 25 MB meanwhile.
@@ -53,14 +52,14 @@ impl Housekeeping {
     /// Wakes the thread of the checkpoints.
     pub fn wake_checkpoints(&self) {
         if let Some(threads) = &*self.0.lock() {
-            threads.checkpoints.unpark();
+            threads.checkpoints.ring();
         }
     }
 
     /// Wakes the thread of the lease and the views.
     pub fn wake_views(&self) {
         if let Some(threads) = &*self.0.lock() {
-            threads.views.unpark();
+            threads.views.ring();
         }
     }
 
@@ -76,9 +75,9 @@ impl Housekeeping {
 
 struct Threads {
     stopping: Arc<AtomicBool>,
-    checkpoints: Thread,
-    views: Thread,
-    all: Vec<JoinHandle<()>>,
+    checkpoints: Arc<Alarm>,
+    views: Arc<Alarm>,
+    all: Vec<Keeper>,
 }
 
 impl Threads {
@@ -89,7 +88,7 @@ impl Threads {
             if node.bricks.want_checkpoint() {
                 let mut pauses = 0;
                 node.checkpoint_all_paced(&mut || {
-                    std::thread::sleep(WRITE_PAUSE);
+                    hekate_threads::sleep(WRITE_PAUSE);
                     pauses += 1;
                     pauses < WRITE_PAUSES_MAX
                 })?;
@@ -112,18 +111,24 @@ impl Threads {
         })?;
         let records = spawn(node, &stopping, RECORDS_PAUSE, Node::read_records)?;
         let views = spawn_paced(node, &stopping, Node::views_pause, Node::keep_views)?;
-        let (checkpoints_thread, views_thread) = (checkpoints.thread().clone(), views.thread().clone());
+        let (checkpoints_alarm, views_alarm) = (checkpoints.alarm.clone(), views.alarm.clone());
         let all = vec![checkpoints, chores, space, stalled, ticks, scrub, comparison, records, views];
-        Ok(Self { stopping, checkpoints: checkpoints_thread, views: views_thread, all })
+        Ok(Self { stopping, checkpoints: checkpoints_alarm, views: views_alarm, all })
     }
 
     fn stop(self) {
         self.stopping.store(true, Ordering::Relaxed);
-        for thread in self.all {
-            thread.thread().unpark();
-            let _ = thread.join();
+        for keeper in self.all {
+            keeper.alarm.ring();
+            keeper.thread.join();
         }
     }
+}
+
+/// A thread that acts now and then, and its alarm.
+struct Keeper {
+    alarm: Arc<Alarm>,
+    thread: JoinHandle,
 }
 
 fn spawn(
@@ -131,7 +136,7 @@ fn spawn(
     stopping: &Arc<AtomicBool>,
     pause: Duration,
     act: fn(&Node) -> Result<()>,
-) -> Result<JoinHandle<()>> {
+) -> Result<Keeper> {
     spawn_paced(node, stopping, move |_| pause, act)
 }
 
@@ -141,13 +146,15 @@ fn spawn_paced(
     stopping: &Arc<AtomicBool>,
     pause: impl Fn(&Node) -> Duration + Send + 'static,
     act: fn(&Node) -> Result<()>,
-) -> Result<JoinHandle<()>> {
+) -> Result<Keeper> {
+    let alarm = Arc::new(Alarm::default());
+    let rung = alarm.clone();
     let (node, stopping): (Weak<Node>, _) = (Arc::downgrade(node), stopping.clone());
     let run = move || {
         let mut last_error = None;
         while !stopping.load(Ordering::Relaxed) {
             let Some(wait) = node.upgrade().map(|node| pause(&node)) else { return };
-            std::thread::park_timeout(wait);
+            rung.sleep(wait);
             let Some(node) = node.upgrade() else { return };
             let error = act(&node).err();
             if let Some(error) = error.as_ref().filter(|_| error != last_error) {
@@ -156,7 +163,8 @@ fn spawn_paced(
             last_error = error;
         }
     };
-    std::thread::Builder::new().name("hekate-keep".into()).spawn(run).map_err(|e| Error::io("start a thread", e))
+    let thread = spawn_joined("hekate-keep", run).map_err(|e| Error::io("start a thread", e))?;
+    Ok(Keeper { alarm, thread })
 }
 
 /// Frees the space of deleted files, and measures the free space of each disk.

@@ -271,7 +271,7 @@ fn while_settled(
             let mut turn = Turn::new(node, ring);
             turn.deliver(to, Event::CloseShards);
             turn.run_without_syncs();
-            std::thread::sleep(BUSY_PAUSE);
+            hekate_threads::sleep(BUSY_PAUSE);
             continue;
         }
         let end = LogEnd { view: partition.view().epoch, position: hosted.brick.position(ring.ring, at) };
@@ -287,7 +287,7 @@ fn while_settled(
         let at_once = turn.take(token);
         if matches!(at_once, Some(Err(Error::Unavailable { .. }))) {
             // A member does not answer. Its content may have changed when it answers again, so it is read again.
-            std::thread::sleep(BUSY_PAUSE);
+            hekate_threads::sleep(BUSY_PAUSE);
             continue;
         }
         return at_once

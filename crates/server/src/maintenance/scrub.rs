@@ -8,8 +8,8 @@ use hekate_brick::{Brick, Finding, ScrubCursor, data_file_path};
 use hekate_control::brick::{ScrubEnded, ScrubPass, ScrubRunning, ScrubState, ScrubStatus};
 use hekate_control::peer::Repaired;
 use hekate_proto::*;
-use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use hekate_threads::{HashMap, Mutex, elapsed, now};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -94,13 +94,13 @@ impl Scrubs {
         // Other requests wait for the first one's attempt.
         let mut in_vain = self.in_vain.lock();
         let at = (ring, partition);
-        if in_vain.get(&at).is_some_and(|at| at.elapsed() < IN_VAIN_PAUSE) {
+        if in_vain.get(&at).is_some_and(|at| elapsed(*at) < IN_VAIN_PAUSE) {
             return false;
         }
         in_vain.remove(&at);
         let is_repaired = repair().unwrap_or(false);
         if !is_repaired {
-            in_vain.insert(at, Instant::now());
+            in_vain.insert(at, now());
         }
         is_repaired
     }
@@ -113,7 +113,7 @@ impl Scrubs {
             return Some(running.clone());
         }
         let is_due = match passes.whole {
-            Some(ended) => ended.elapsed() > NEXT_PASS_AFTER,
+            Some(ended) => elapsed(ended) > NEXT_PASS_AFTER,
             None => uptime > FIRST_PASS_AFTER,
         };
         if let Some(volume) = passes.asked.take().or(is_due.then_some(None)) {
@@ -137,9 +137,9 @@ impl Scrubs {
         let last = passes
             .last
             .as_ref()
-            .map(|(ended, pass)| ScrubEnded { pass: pass.show(), ended_seconds_ago: ended.elapsed().as_secs() });
+            .map(|(ended, pass)| ScrubEnded { pass: pass.show(), ended_seconds_ago: elapsed(*ended).as_secs() });
         let now = passes.running.as_ref().map(|pass| {
-            let left = pass.begun.elapsed().as_secs_f64() * (1.0 - pass.done) / pass.done;
+            let left = elapsed(pass.begun).as_secs_f64() * (1.0 - pass.done) / pass.done;
             let seconds_left = left.is_finite().then_some(left.ceil());
             ScrubRunning { pass: pass.show(), done: pass.done, seconds_left }
         });
@@ -156,9 +156,9 @@ impl Scrubs {
 impl Passes {
     fn end(&mut self, pass: Pass) {
         if pass.volume.is_none() {
-            self.whole = Some(Instant::now());
+            self.whole = Some(now());
         }
-        self.last = Some((Instant::now(), pass));
+        self.last = Some((now(), pass));
     }
 }
 
@@ -167,25 +167,13 @@ impl Pass {
         let cursor = volume.map_or_else(ScrubCursor::default, ScrubCursor::of_volume);
         let (bytes, strays, mended, unmended, named) = Default::default();
         let (is_home, left_out) = (false, None);
-        Self {
-            volume,
-            begun: Instant::now(),
-            done: 0.0,
-            cursor,
-            is_home,
-            left_out,
-            bytes,
-            strays,
-            mended,
-            unmended,
-            named,
-        }
+        Self { volume, begun: now(), done: 0.0, cursor, is_home, left_out, bytes, strays, mended, unmended, named }
     }
 
     fn show(&self) -> ScrubPass {
         ScrubPass {
             volume: self.volume,
-            seconds: self.begun.elapsed().as_secs(),
+            seconds: elapsed(self.begun).as_secs(),
             left_out: self.left_out.clone(),
             bytes_checked: self.bytes,
             mended: self.mended,
@@ -298,7 +286,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
         passes.end(pass);
         drop(all);
         // Each replica is sound by now. A proof compares them with each other.
-        node.begin_proofs(getrandom::u64().map_err(|e| Error::bug(format!("getrandom: {e}")))?);
+        node.begin_proofs(hekate_threads::random().map_err(|e| Error::bug(format!("getrandom: {e}")))?);
     } else if outcome.is_ok() {
         passes.running = Some(pass);
     }

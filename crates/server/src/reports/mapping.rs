@@ -8,8 +8,7 @@ use crate::hosting::node::Node;
 use crate::request::sessions::Session;
 use hekate_control::status::MappedFile;
 use hekate_proto::*;
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use hekate_threads::{HashMap, Mutex, elapsed, now};
 use std::time::{Duration, Instant};
 
 /// Files that are remembered, of some 100 bytes each; a new one replaces the one that was written back longest ago.
@@ -90,8 +89,7 @@ pub fn note(node: &Node, session: &Session, mapped: &[InodeId]) {
     let is_led = |inode: &&InodeId| ring.leader(inode.position().partition(ring.count())).is_ok();
     for inode in mapped.iter().take(NOTED_AT_ONCE).filter(is_led) {
         let lives = |other| node.sessions.get(other).is_ok();
-        let Some(other) = node.statistics.mappings.note((volume.volume, *inode), session.id, Instant::now(), lives)
-        else {
+        let Some(other) = node.statistics.mappings.note((volume.volume, *inode), session.id, now(), lives) else {
             continue;
         };
         log::warn!(
@@ -131,7 +129,7 @@ pub fn rows(node: &Node) -> Vec<MappedFile> {
         volume: node.volumes.name(volume),
         inode: inode.number(),
         sessions: (writer.session, writer.other),
-        seconds_ago: writer.at.elapsed().as_secs(),
+        seconds_ago: elapsed(writer.at).as_secs(),
     };
     met.into_iter().take(NAMED_MAX).map(row).collect()
 }

@@ -4,6 +4,7 @@ mod at_work;
 mod slow;
 
 use at_work::{AtWork, Busy};
+use hekate_threads::{elapsed, now, time_of_day};
 use slow::{SlowOp, SlowOps, about};
 
 use hekate_control::status::{Lane, OpStatistics as OpRow, ServerVitals, SlowOpsReport};
@@ -12,7 +13,7 @@ use hekate_proto::op::OP_LABELS;
 use hekate_proto::{Error, Op, SessionId, VolumeId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// The statistics of a server's ops since it started.
 pub struct OpStatistics {
@@ -38,14 +39,14 @@ pub struct AnsweredOp<'a> {
 impl Default for OpStatistics {
     fn default() -> Self {
         let (counters, at_work, slow) = Default::default();
-        Self { started: Instant::now(), counters, at_work, slow }
+        Self { started: now(), counters, at_work, slow }
     }
 }
 
 impl OpStatistics {
     /// Time since the server started.
     pub fn uptime(&self) -> Duration {
-        self.started.elapsed()
+        elapsed(self.started)
     }
 
     /// Marks this thread as busy with ops until the guard is dropped.
@@ -58,7 +59,7 @@ impl OpStatistics {
         let AnsweredOp { op, session, volume, took, syncing, error } = *answered;
         self.counters.count(op.label(), took, error.is_none());
         if self.slow.is_slow(took) {
-            let (at, error) = (SystemTime::now(), error.map(Error::to_string));
+            let (at, error) = (time_of_day(), error.map(Error::to_string));
             let slow = SlowOp { at, op: op.label(), about: about(op), session, volume, took, syncing, error };
             self.slow.keep(slow).iter().for_each(|line| log::warn!("{line}"));
         }

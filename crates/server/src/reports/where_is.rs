@@ -14,8 +14,8 @@ use hekate_control::location::{
 };
 use hekate_control::peer::{HELD_LOOKS_MAX, HeldCopy, Look, LookAt};
 use hekate_proto::*;
+use hekate_threads::HashMap;
 use held::Holders;
-use std::collections::HashMap;
 
 /// Shards in one answer: some 600 bytes each with three replicas, which is far below a frame of 16 MiB.
 const SHARDS_MAX: usize = 2048;

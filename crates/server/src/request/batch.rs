@@ -14,9 +14,10 @@ use crate::request::syncer::Needs;
 use crate::request::turn::{ANSWER_LIMIT, Turn};
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
+use hekate_threads::{elapsed, now};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of a batch's answers, as counted before they are made: 2 MiB less than a frame, for headers.
 const ANSWER_BYTES_MAX: usize = 14 << 20;
@@ -85,7 +86,7 @@ impl Node {
         let _in_progress = session.gate.read();
         let mut durability = Durability::new(requests);
         let (mut replies, took) = self.carry_out(&session, requests, &mut durability);
-        let begun = Instant::now();
+        let begun = now();
         if let Err(error) = self.make_all_durable(&session, durability) {
             for (request, reply) in requests.iter().zip(&mut replies) {
                 if reply.is_ok() && is_synced(request) {
@@ -93,7 +94,7 @@ impl Node {
                 }
             }
         }
-        let syncing = begun.elapsed();
+        let syncing = elapsed(begun);
         for ((request, reply), took) in requests.iter().zip(&replies).zip(took) {
             self.count_op(&session, request, reply, OpTimes { took, syncing });
         }
@@ -112,7 +113,7 @@ impl Node {
         let mut answer_bytes = 0;
         let busy = self.statistics.ops().busy();
         for request in requests {
-            let begun = Instant::now();
+            let begun = now();
             busy.with(&request.op, session.id);
             answer_bytes += answer_bytes_max(&request.op);
             let reply = match replies.last() {
@@ -121,7 +122,7 @@ impl Node {
                 _ => self.request(session, request, durability),
             };
             replies.push(reply);
-            took.push(begun.elapsed());
+            took.push(elapsed(begun));
         }
         (replies, took)
     }

@@ -1,7 +1,7 @@
 //! Inodes without a name that a session may still have open. Housekeeping collects one when no session has it open.
 
 use hekate_proto::{InodeId, RingId, VolumeId};
-use parking_lot::Mutex;
+use hekate_threads::Mutex;
 use std::collections::BTreeSet;
 
 /// An inode without a name.

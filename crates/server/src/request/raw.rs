@@ -9,8 +9,7 @@ use crate::request::syncer::Needs;
 use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_replica::Address;
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use hekate_threads::{HashMap, Mutex};
 
 /// Locks of one shard at one replica.
 const LOCKS_MAX: usize = 256;

@@ -2,9 +2,8 @@
 
 use hekate_cluster::{Registry, SessionInfo};
 use hekate_proto::*;
+use hekate_threads::{HashMap, HashSet, Mutex, RwLock, elapsed, now};
 use hekate_transport::{Listener, SessionLocks, SessionProcess};
-use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -115,10 +114,10 @@ impl Sessions {
                 home: info.server,
                 gate: RwLock::new(()),
                 connections: AtomicUsize::new(0),
-                known_since: Instant::now(),
+                known_since: now(),
                 is_locked: AtomicBool::new(false),
                 listeners: Mutex::default(),
-                heard: Mutex::new(Instant::now()),
+                heard: Mutex::new(now()),
                 released: Mutex::default(),
             })
         };
@@ -199,7 +198,7 @@ impl Sessions {
     /// True if the session's process is known to have ended. Called again and again while the session lives, so that
     /// its lock file is seen locked once.
     fn has_ended(&self, session: &Session) -> bool {
-        let is_settled = session.is_locked.load(Ordering::Relaxed) || session.known_since.elapsed() > LOCKED_WITHIN;
+        let is_settled = session.is_locked.load(Ordering::Relaxed) || elapsed(session.known_since) > LOCKED_WITHIN;
         if is_settled && session.connections.load(Ordering::Relaxed) > 0 {
             return false;
         }
@@ -232,17 +231,17 @@ impl Sessions {
 impl Session {
     /// True if the session has no connection and has sent nothing for longer than `time`.
     fn is_silent_for(&self, time: Duration) -> bool {
-        self.connections.load(Ordering::Relaxed) == 0 && self.heard.lock().elapsed() > time
+        self.connections.load(Ordering::Relaxed) == 0 && elapsed(*self.heard.lock()) > time
     }
 
     pub fn connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        *self.heard.lock() = Instant::now();
+        *self.heard.lock() = now();
     }
 
     pub fn disconnected(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
-        *self.heard.lock() = Instant::now();
+        *self.heard.lock() = now();
     }
 
     /// Adds a connection that takes notifications.
@@ -263,7 +262,7 @@ impl Session {
     /// Takes a heartbeat: `unused` are inodes that the client does not have open. Returns orphans that the client has
     /// not released yet.
     pub fn heartbeat(&self, unused: &[InodeId], orphans: impl Iterator<Item = InodeId>) -> Vec<InodeId> {
-        *self.heard.lock() = Instant::now();
+        *self.heard.lock() = now();
         let orphans: HashSet<InodeId> = orphans.collect();
         let mut released = self.released.lock();
         // Only orphans are kept, so that a client cannot fill the server's memory.
@@ -323,7 +322,7 @@ mod tests {
             reads.recv().unwrap();
             let ended = scope.spawn(|| sessions.end(&registry, id));
             // Time for a thread that is not kept from ending the session.
-            std::thread::sleep(Duration::from_millis(100));
+            hekate_threads::sleep(Duration::from_millis(100));
             returns.send(()).unwrap();
             found.join().unwrap().unwrap();
             ended.join().unwrap().unwrap();

@@ -6,10 +6,9 @@
 
 use hekate_brick::{Brick, Lsn};
 use hekate_proto::{BrickId, Error, Result, ShardId};
-use parking_lot::{Condvar, Mutex};
+use hekate_threads::{Condvar, JoinHandle, Mutex, spawn_joined};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What has to be on stable storage of one brick.
@@ -60,7 +59,7 @@ const ROOM_PAUSE: Duration = Duration::from_millis(50);
 /// A thread for each brick.
 pub struct Syncers {
     queues: BTreeMap<BrickId, Arc<Queue>>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle>,
 }
 
 #[derive(Default)]
@@ -134,9 +133,7 @@ impl Syncers {
         for brick in bricks {
             let queue = Arc::new(Queue::default());
             let (serving, brick_served) = (queue.clone(), brick.clone());
-            let thread = std::thread::Builder::new()
-                .name("hekate-sync".into())
-                .spawn(move || serving.serve(&brick_served))
+            let thread = spawn_joined("hekate-sync", move || serving.serve(&brick_served))
                 .map_err(|e| Error::io("start a thread", e))?;
             threads.push(thread);
             queues.insert(brick.id(), queue);
@@ -175,7 +172,7 @@ impl Drop for Syncers {
             queue.arrived.notify_one();
         }
         // A thread holds its brick open until it ends.
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.threads.drain(..).for_each(JoinHandle::join);
     }
 }
 
@@ -207,7 +204,7 @@ impl Queue {
             let waits = batch.is_empty();
             self.put_back(later, brick);
             if waits {
-                std::thread::sleep(ROOM_PAUSE);
+                hekate_threads::sleep(ROOM_PAUSE);
                 continue;
             }
             let mut all = Need::default();

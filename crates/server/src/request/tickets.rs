@@ -2,8 +2,7 @@
 
 use hekate_proto::{Reply, Result};
 use hekate_replica::Token;
-use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
+use hekate_threads::{Condvar, HashMap, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -97,14 +96,15 @@ mod tests {
 
     #[test]
     fn an_answer_reaches_its_thread_whether_it_comes_early_or_late() {
-        let tickets = Arc::new(Tickets::default());
+        let tickets = Tickets::default();
         let (early, late) = (tickets.token(), tickets.token());
         tickets.answer(early, Ok(Reply::Done));
         assert_eq!(tickets.wait(early, SHORT), Some(Ok(Reply::Done)));
-        let waiting = tickets.clone();
-        let waiter = std::thread::spawn(move || waiting.wait(late, Duration::from_secs(60)));
-        tickets.answer(late, Err(Error::Stale));
-        assert_eq!(waiter.join().unwrap(), Some(Err(Error::Stale)));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| tickets.wait(late, Duration::from_secs(60)));
+            tickets.answer(late, Err(Error::Stale));
+            assert_eq!(waiter.join().unwrap(), Some(Err(Error::Stale)));
+        });
         assert!(tickets.open.lock().is_empty());
     }
 

@@ -332,6 +332,10 @@ impl Scheduler for Simulator {
         shared(|shared| shared.begin + Duration::from_micros(shared.now) * shared.rate)
     }
 
+    fn boot_time(&self) -> Duration {
+        shared(|shared| Duration::from_micros(shared.now) * shared.rate)
+    }
+
     fn time_of_day(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + shared(|shared| Duration::from_micros(shared.now) * shared.rate)
     }
@@ -359,5 +363,9 @@ impl Scheduler for Simulator {
 
     fn random(&self) -> u64 {
         shared(|shared| shared.random.number())
+    }
+
+    fn is_ending(&self) -> bool {
+        is_dying()
     }
 }

@@ -3,7 +3,7 @@
 use hekate_control::status::OpAtWork;
 use hekate_proto::op::OP_LABELS;
 use hekate_proto::{Op, SessionId};
-use parking_lot::Mutex;
+use hekate_threads::{Mutex, elapsed, now};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -39,7 +39,7 @@ thread_local! {
 impl Default for AtWork {
     fn default() -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        Self { id: COUNT.fetch_add(1, Ordering::Relaxed), started: Instant::now(), slots: Mutex::default() }
+        Self { id: COUNT.fetch_add(1, Ordering::Relaxed), started: now(), slots: Mutex::default() }
     }
 }
 
@@ -85,7 +85,7 @@ impl AtWork {
     }
 
     fn now(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64 + 1
+        elapsed(self.started).as_nanos() as u64 + 1
     }
 }
 

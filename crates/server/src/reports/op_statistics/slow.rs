@@ -2,7 +2,7 @@
 
 use hekate_control::status::SlowOpsReport;
 use hekate_proto::{DataOp, LockOp, NameOp, Op, SessionId, VolumeId};
-use parking_lot::Mutex;
+use hekate_threads::{Mutex, now};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -69,7 +69,7 @@ impl SlowOps {
     /// Keeps a slow op. Returns the line for the log, unless there was one less than a second ago.
     pub fn keep(&self, slow: SlowOp) -> Option<String> {
         self.count.fetch_add(1, Ordering::Relaxed);
-        let line = self.line_of(&slow, Instant::now());
+        let line = self.line_of(&slow, now());
         let mut kept = self.kept.lock();
         if kept.len() == KEPT {
             kept.pop_front();

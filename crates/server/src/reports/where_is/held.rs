@@ -11,7 +11,7 @@ use hekate_cluster::ServerInfo;
 use hekate_control::peer::{HELD_LOOKS_MAX, Held, HeldCopy, HeldRows, Look, LookAt};
 use hekate_proto::*;
 use hekate_replica::{Address, Partition};
-use parking_lot::RwLockReadGuard;
+use hekate_threads::{RwLockReadGuard, elapsed, now};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub fn held_here(node: &Node, request: &Held) -> Result<HeldRows> {
         return Err(Error::invalid(format!("{} questions; at most {HELD_LOOKS_MAX}", request.looks.len())));
     }
     let ring = node.ring(request.ring)?;
-    let until = Instant::now() + SETTLED_LIMIT;
+    let until = now() + SETTLED_LIMIT;
     let held: Result<_> = request.looks.iter().map(|look| look_here(&ring, look, until)).collect();
     Ok(HeldRows { held: held? })
 }
@@ -66,11 +66,11 @@ fn read(ring: &HostedRing, brick: &Brick, what: &LookAt) -> Result<Option<Vec<u8
 fn settled(hosted: &Hosted, until: Instant) -> RwLockReadGuard<'_, Partition> {
     loop {
         let partition = hosted.partition.read();
-        if partition.is_settled() || Instant::now() > until {
+        if partition.is_settled() || now() > until {
             return partition;
         }
         drop(partition);
-        std::thread::sleep(SETTLED_PAUSE);
+        hekate_threads::sleep(SETTLED_PAUSE);
     }
 }
 
@@ -115,13 +115,13 @@ impl<'a> Holders<'a> {
     /// `Protocol` if the ring has no such partition. A replica that does not answer has the reason in its row.
     pub fn by_all(&self, looks: &[Look]) -> Result<Vec<Vec<HeldCopy>>> {
         let mut rows = self.ask(looks, |_| true)?;
-        let begun = Instant::now();
+        let begun = now();
         loop {
             let uneven: Vec<usize> = (0..rows.len()).filter(|row| is_uneven(&rows[*row])).collect();
-            if uneven.is_empty() || begun.elapsed() > SETTLED_LIMIT {
+            if uneven.is_empty() || elapsed(begun) > SETTLED_LIMIT {
                 return Ok(rows);
             }
-            std::thread::sleep(SETTLED_PAUSE);
+            hekate_threads::sleep(SETTLED_PAUSE);
             let again: Vec<Look> = uneven.iter().map(|row| looks[*row].clone()).collect();
             for (row, held) in uneven.into_iter().zip(self.ask(&again, |_| true)?) {
                 rows[row] = held;

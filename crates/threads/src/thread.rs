@@ -1,0 +1,83 @@
+//! Threads that another one wakes or waits for.
+
+use crate::condvar::Condvar;
+use crate::lock::Mutex;
+use crate::scheduler::current;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A thread that can be waited for.
+pub struct JoinHandle(Joined);
+
+enum Joined {
+    Machine(std::thread::JoinHandle<()>),
+    Simulated(Arc<Ended>),
+}
+
+#[derive(Default)]
+struct Ended {
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl JoinHandle {
+    /// Returns when the thread has ended, also by a panic.
+    pub fn join(self) {
+        match self.0 {
+            Joined::Machine(thread) => drop(thread.join()),
+            Joined::Simulated(thread) => {
+                let mut ended = thread.ended.lock();
+                // The threads of a process that is being ended do not run any more.
+                while !*ended && !current().is_some_and(|scheduler| scheduler.is_ending()) {
+                    thread.changed.wait(&mut ended);
+                }
+            }
+        }
+    }
+}
+
+/// Starts a thread that can be waited for.
+///
+/// # Errors
+///
+/// The operating system gives no thread.
+pub fn spawn_joined(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle> {
+    let Some(scheduler) = current() else {
+        return Ok(JoinHandle(Joined::Machine(std::thread::Builder::new().name(name.into()).spawn(body)?)));
+    };
+    let ended = Arc::new(Ended::default());
+    let ends = ended.clone();
+    scheduler.spawn(
+        name,
+        Box::new(move || {
+            body();
+            *ends.ended.lock() = true;
+            ends.changed.notify_all();
+        }),
+    );
+    Ok(JoinHandle(Joined::Simulated(ended)))
+}
+
+/// Wakes a thread that sleeps until it is due.
+#[derive(Default)]
+pub struct Alarm {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Alarm {
+    /// Ends the sleep that goes on, or else the next one.
+    pub fn ring(&self) {
+        *self.rung.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Sleeps for at most this long.
+    pub fn sleep(&self, time: Duration) {
+        let mut rung = self.rung.lock();
+        if !*rung {
+            self.changed.wait_for(&mut rung, time);
+        }
+        *rung = false;
+    }
+}
