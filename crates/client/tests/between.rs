@@ -7,7 +7,7 @@ include!("support/scratch.rs");
 
 use hekate_client::proto::*;
 use hekate_client::{Context, New, OpenOptions, Volume};
-use hekate_transport::{Listener, Peer, Service};
+use hekate_transport::{NotificationSink, Peer, Service};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -51,11 +51,11 @@ impl Service for Between {
         replies
     }
 
-    fn listening(&self, session: SessionId, listener: Arc<Listener>) {
+    fn listening(&self, session: SessionId, listener: Arc<dyn NotificationSink>) {
         self.node.listening(session, listener);
     }
 
-    fn deaf(&self, session: SessionId, listener: &Arc<Listener>) {
+    fn deaf(&self, session: SessionId, listener: &Arc<dyn NotificationSink>) {
         self.node.deaf(session, listener);
     }
 

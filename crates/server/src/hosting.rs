@@ -6,6 +6,7 @@
 //! | `service` | opens volumes for clients: who may use which | a user who is refused, or let in |
 //! | `start` | reads the records, brings the replicas into step | a server that does not start; replicas that differ |
 //! | `cluster_access` | the records of the cluster, the addresses of its servers | a server of another cluster |
+//! | `surroundings` | what a server needs of its machine: bricks in directories, links | |
 //! | `own_bricks` | opens this server's bricks and holds them | a brick that is refused; an old copy that is accepted |
 //! | `bricks` | makes, adds, replaces and removes bricks | `hekate brick` that refuses, or forgets a brick |
 //! | `rings` | the rings that this server has replicas of | |
@@ -31,5 +32,6 @@ pub(crate) mod rings;
 pub(crate) mod service;
 pub(crate) mod start;
 pub mod state_directory;
+pub(crate) mod surroundings;
 pub(crate) mod views;
 pub(crate) mod volumes;

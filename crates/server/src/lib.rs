@@ -39,8 +39,10 @@ mod request;
 mod tests;
 
 pub use hosting::bricks::{NewBrick, make_brick};
+pub use hosting::cluster_access::ClusterAccess;
 pub use hosting::coordinator_host::CoordinatorHost;
 pub use hosting::node::{Node, NodeSettings};
 pub use hosting::remote_coordinator::RemoteCoordinator;
 pub use hosting::start::PROGRESS;
 pub use hosting::state_directory::{self, Membership};
+pub use hosting::surroundings::{IsIt, Links, Surroundings};

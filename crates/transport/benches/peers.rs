@@ -9,6 +9,7 @@
 
 use bytes::Bytes;
 use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId, VolumeId};
+use hekate_transport::PeerLinks;
 use hekate_transport::link::{Boot, LinkSettings};
 use hekate_transport::{Endpoint, Peer, PeerHandler, Peers, Secret, Server, Service};
 use std::io::{Read, Write};

@@ -18,6 +18,12 @@ const HELLO_LIMIT: Duration = Duration::from_secs(2);
 /// Most op ids in one frame. A server that has more to send uses several frames.
 const NOTIFIED_OPS_MAX: usize = 1024;
 
+/// Takes notifications for a session.
+pub trait NotificationSink: Send + Sync {
+    /// Sends notifications without waiting.
+    fn tell(&self, op_ids: &[OpId]);
+}
+
 /// The server's end of such a connection.
 #[derive(Debug)]
 pub struct Listener(Mutex<OwnedFd>);
@@ -25,11 +31,6 @@ pub struct Listener(Mutex<OwnedFd>);
 impl Listener {
     pub(crate) fn new(channel: &Channel) -> std::io::Result<Self> {
         Ok(Self(Mutex::new(channel.stream.as_fd().try_clone_to_owned()?)))
-    }
-
-    /// Sends notifications without waiting. A connection without room for them is closed.
-    pub fn tell(&self, op_ids: &[OpId]) {
-        op_ids.chunks(NOTIFIED_OPS_MAX).for_each(|some| self.send(some));
     }
 
     /// Sends the first frame, which has no op ids.
@@ -46,6 +47,13 @@ impl Listener {
         if send(&*stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) != Ok(frame.len()) {
             let _ = shutdown(&*stream, Shutdown::Both);
         }
+    }
+}
+
+impl NotificationSink for Listener {
+    /// A connection without room for the notifications is closed.
+    fn tell(&self, op_ids: &[OpId]) {
+        op_ids.chunks(NOTIFIED_OPS_MAX).for_each(|some| self.send(some));
     }
 }
 

@@ -2,7 +2,7 @@
 //! and one connection that carries it.
 //!
 //! The server with the higher number connects, and reconnects without limit. A message needs no threads beside those
-//! that make and handle it: [`Peers::send`] writes on the calling thread while the socket has room, and the
+//! that make and handle it: [`PeerLinks::send`] writes on the calling thread while the socket has room, and the
 //! connection's writer thread writes the rest; the connection's reader thread calls the handler. Messages that a
 //! thread sends while it holds a [`Cork`] are written together. A reader thread holds one while it handles the
 //! messages of one read.
@@ -44,6 +44,23 @@ pub trait PeerHandler: Send + Sync {
     fn down(&self, from: ServerId);
 }
 
+/// Links of a server to others, as its replicas need them. [`Peers`] has them over sockets; the simulator has an
+/// implementation of its own.
+pub trait PeerLinks: Send + Sync {
+    /// Sets the address of a server.
+    ///
+    /// # Errors
+    /// `Invalid` if the server is this one. A thread cannot be started.
+    fn set_address(&self, server: ServerId, endpoint: Endpoint) -> Result<()>;
+
+    /// Sends a message without waiting for the peer. Returns false if no generation is up; the caller then waits for
+    /// `up`.
+    fn send(&self, to: ServerId, message: Bytes) -> bool;
+
+    /// Ends all connections. Once the handlers that run have returned, no message is sent and no handler is called.
+    fn stop(&self);
+}
+
 /// Links of this process to other servers. Clones share them.
 #[derive(Clone)]
 pub struct Peers {
@@ -82,31 +99,6 @@ impl Peers {
         Ok(Self { shared })
     }
 
-    /// Sets the address of a server. If its number is lower than this server's, this server connects to it from now
-    /// on; otherwise the peer connects.
-    ///
-    /// # Errors
-    /// `Invalid` if the server is this one. A thread cannot be started.
-    pub fn set_address(&self, server: ServerId, endpoint: Endpoint) -> Result<()> {
-        if server == self.shared.own {
-            return Err(Error::invalid(format!("server {server} is this one; it has no link to itself")));
-        }
-        let peer = self.shared.peer(server);
-        let first = peer.set_endpoint(endpoint);
-        if first && server < self.shared.own {
-            let shared = self.shared.clone();
-            spawn("hekate-peer", move || connection::keep_connected(&shared, &peer))?;
-        }
-        Ok(())
-    }
-
-    /// Sends a message without waiting for the peer. Returns false if no generation is up; the caller then waits for
-    /// `up`.
-    pub fn send(&self, to: ServerId, message: Bytes) -> bool {
-        let Some(peer) = self.shared.known(to) else { return false };
-        peer.send(&self.shared, message)
-    }
-
     /// Delays the writes of this thread until the guard is dropped; then they are done together for each peer.
     pub fn cork(&self) -> Cork {
         Cork::new()
@@ -122,13 +114,6 @@ impl Peers {
         if let Some(peer) = self.shared.known(server) {
             peer.reset(&self.shared);
         }
-    }
-
-    /// Ends all connections. Once the handlers that run have returned, no message is sent and no handler is called.
-    pub fn stop(&self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.peers.read().values().for_each(|peer| peer.disconnect());
-        self.shared.alarm.fire_now();
     }
 
     /// Checks that a connection from `server` to `to` belongs to this process.
@@ -157,6 +142,34 @@ impl Peers {
     #[cfg(test)]
     fn cut(&self, server: ServerId) {
         self.shared.peer(server).disconnect();
+    }
+}
+
+impl PeerLinks for Peers {
+    /// If the server's number is lower than this server's, this server connects to it from now on; otherwise the peer
+    /// connects.
+    fn set_address(&self, server: ServerId, endpoint: Endpoint) -> Result<()> {
+        if server == self.shared.own {
+            return Err(Error::invalid(format!("server {server} is this one; it has no link to itself")));
+        }
+        let peer = self.shared.peer(server);
+        let first = peer.set_endpoint(endpoint);
+        if first && server < self.shared.own {
+            let shared = self.shared.clone();
+            spawn("hekate-peer", move || connection::keep_connected(&shared, &peer))?;
+        }
+        Ok(())
+    }
+
+    fn send(&self, to: ServerId, message: Bytes) -> bool {
+        let Some(peer) = self.shared.known(to) else { return false };
+        peer.send(&self.shared, message)
+    }
+
+    fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.peers.read().values().for_each(|peer| peer.disconnect());
+        self.shared.alarm.fire_now();
     }
 }
 

@@ -8,7 +8,7 @@ use crate::endpoint::{Endpoint, Secret, Stream};
 use crate::frame::*;
 use crate::link::Boot;
 use crate::local::Local;
-use crate::lock_notifications::Listener;
+use crate::lock_notifications::{Listener, NotificationSink};
 use crate::peers::Peers;
 use bytes::Bytes;
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
@@ -43,9 +43,9 @@ pub trait Service: Send + Sync {
     /// Executes requests in order. After one that fails the rest is `Skipped`.
     fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>>;
     /// The session has a new connection on which it is notified of waiting ops that have their replies.
-    fn listening(&self, _session: SessionId, _listener: Arc<Listener>) {}
+    fn listening(&self, _session: SessionId, _listener: Arc<dyn NotificationSink>) {}
     /// That connection is about to close.
-    fn deaf(&self, _session: SessionId, _listener: &Arc<Listener>) {}
+    fn deaf(&self, _session: SessionId, _listener: &Arc<dyn NotificationSink>) {}
     /// A connection of the session has closed.
     fn disconnected(&self, session: SessionId);
     /// Executes a request to the control interface, JSON to JSON.
@@ -318,12 +318,13 @@ impl Shared {
     /// Keeps a connection for notifications until the client closes it. The client sends nothing on it.
     fn converse_listening(&self, mut channel: Channel, session: SessionId) -> std::io::Result<()> {
         let listener = Arc::new(Listener::new(&channel)?);
-        self.service.listening(session, listener.clone());
+        let sink: Arc<dyn NotificationSink> = listener.clone();
+        self.service.listening(session, sink.clone());
         // A waiting op that the client asks about after it has received this first frame is notified on this
         // connection.
         listener.begin();
         let heard = channel.receive();
-        self.service.deaf(session, &listener);
+        self.service.deaf(session, &sink);
         heard.and(Err(malformed("the client sent a frame on a connection for notifications")))
     }
 

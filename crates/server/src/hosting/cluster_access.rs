@@ -27,8 +27,17 @@ impl ClusterAccess {
     pub fn open(state: &Path) -> Result<Self> {
         let secret = state_directory::secret(state)?;
         let (registry, coordinator_address) = state_directory::open_registry(state, secret.as_ref())?;
+        Ok(Self { coordinator_address, secret, ..Self::of(registry)? })
+    }
+
+    /// The cluster of these records, whose servers are not reached by addresses.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if another version of the program wrote the records; those of the coordinator.
+    pub fn of(registry: Registry) -> Result<Self> {
         registry.check_version()?;
-        Ok(Self { id: registry.cluster()?, registry, coordinator_address, secret })
+        Ok(Self { id: registry.cluster()?, registry, coordinator_address: None, secret: None })
     }
 
     pub fn id(&self) -> &str {

@@ -5,6 +5,7 @@ use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::own_bricks::{self, OwnBricks};
 use crate::hosting::peer_inbox::Links;
 use crate::hosting::rings::Rings;
+use crate::hosting::surroundings::{Machine, Surroundings};
 use crate::hosting::views::Views;
 use crate::hosting::volumes::Volumes;
 use crate::maintenance::Maintenance;
@@ -74,7 +75,21 @@ impl Node {
     /// has replicas cannot be opened, and the first replica's failure if replicas cannot be brought into step.
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
         let cluster = ClusterAccess::open(&settings.state)?;
-        let bricks = own_bricks::open_all(cluster.registry(), cluster.id(), &settings.without, progress)?;
+        Self::start_in(Arc::new(Machine), cluster, &settings.without, progress)
+    }
+
+    /// As [`Node::start`], in these surroundings.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Node::start`].
+    pub fn start_in(
+        surroundings: Arc<dyn Surroundings>,
+        cluster: ClusterAccess,
+        without: &[String],
+        progress: &dyn Fn(&str),
+    ) -> Result<Arc<Self>> {
+        let bricks = own_bricks::open_all(&*surroundings, &cluster, without, progress)?;
         let syncers = Syncers::start(bricks.values())?;
         let maintenance = Maintenance::new(&bricks)?;
         let node = Arc::new_cyclic(|own| Self {
@@ -84,7 +99,7 @@ impl Node {
             rings: Rings::default(),
             volumes: Volumes::default(),
             views: Views::default(),
-            links: Links::default(),
+            links: Links::new(surroundings),
             orphans: Orphans::default(),
             raw_locks: RawLocks::default(),
             tickets: Tickets::default(),

@@ -1,7 +1,9 @@
 //! The bricks of this server: opened when it starts, held while it serves.
 
+use crate::hosting::cluster_access::ClusterAccess;
+use crate::hosting::surroundings::Surroundings;
 use hekate_brick::{Brick, LostBlock, RecoveryReport};
-use hekate_cluster::{BrickInfo, Registry, check_openings};
+use hekate_cluster::{BrickInfo, check_openings};
 use hekate_proto::*;
 use hekate_threads::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,7 +121,13 @@ impl OwnBricks {
 ///
 /// `Invalid` if a directory of `without` is no brick of this server; otherwise the error of the first brick that cannot
 /// be opened although partitions are placed on it.
-pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress: &dyn Fn(&str)) -> Result<OwnBricks> {
+pub fn open_all(
+    surroundings: &dyn Surroundings,
+    access: &ClusterAccess,
+    without: &[String],
+    progress: &dyn Fn(&str),
+) -> Result<OwnBricks> {
+    let (registry, cluster) = (access.registry(), access.id());
     let (own, rings) = (registry.own_bricks()?, registry.rings()?);
     if let Some(unknown) = without.iter().find(|directory| own.iter().all(|info| info.directory != **directory)) {
         let known: Vec<&str> = own.iter().map(|info| info.directory.as_str()).collect();
@@ -135,7 +143,7 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
         }
         progress(&format!("opening brick {}", info.directory));
         let is_needed = rings.is_empty() || rings.iter().any(|ring| ring.is_placed(info.brick));
-        match open_one(&info, cluster, progress) {
+        match open_one(surroundings, &info, cluster, progress) {
             Ok((brick, report)) => {
                 registry.opened(info.brick, brick.incarnation(), brick.generation())?;
                 bricks.recoveries.insert(info.brick, report);
@@ -157,7 +165,12 @@ pub fn open_all(registry: &Registry, cluster: &str, without: &[String], progress
 /// How long a write to the journal waits for room on a full file system that copies on write, before its brick stops.
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(30);
 
-fn open_one(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<(Brick, RecoveryReport)> {
+fn open_one(
+    surroundings: &dyn Surroundings,
+    info: &BrickInfo,
+    cluster: &str,
+    progress: &dyn Fn(&str),
+) -> Result<(Brick, RecoveryReport)> {
     let directory = &info.directory;
     let is_it = |brick: BrickId, openings| {
         if brick != info.brick {
@@ -166,7 +179,7 @@ fn open_one(info: &BrickInfo, cluster: &str, progress: &dyn Fn(&str)) -> Result<
         }
         check_openings(directory, info.openings, openings)
     };
-    let (brick, report) = Brick::open_if(Path::new(directory), cluster, &is_it)?;
+    let (brick, report) = surroundings.open_brick(Path::new(directory), cluster, &is_it)?;
     brick.set_journal_patience(JOURNAL_PATIENCE);
     if let Some(why) = &report.stopped {
         progress(&format!("brick {directory} had stopped after a failure: {why}; only what it had synced is trusted"));
@@ -193,6 +206,7 @@ fn with_hint(error: Error, directory: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosting::surroundings::Machine;
     use crate::tests::Served;
 
     /// Each start counts as an opening, but one that is refused does not: an older copy does not become current by
@@ -200,13 +214,12 @@ mod tests {
     #[test]
     fn an_older_copy_is_refused_as_often_as_it_is_tried() {
         let served = Served::new("older-copy");
-        let cluster = &served.node.cluster;
-        let (registry, cluster) = (cluster.registry().clone(), cluster.id().to_string());
+        let access = ClusterAccess::of(served.node.cluster.registry().clone()).unwrap();
         let brick = served.node.bricks.values().next().unwrap();
-        registry.opened(brick.id(), brick.incarnation(), brick.generation() + 2).unwrap();
+        access.registry().opened(brick.id(), brick.incarnation(), brick.generation() + 2).unwrap();
         let directory = served.stopped();
         for _ in 0..4 {
-            let refused = open_all(&registry, &cluster, &[], &|_| ()).err().unwrap();
+            let refused = open_all(&Machine, &access, &[], &|_| ()).err().unwrap();
             assert!(refused.to_string().contains("was restored from an older copy"), "{refused}");
         }
         std::fs::remove_dir_all(directory).unwrap();

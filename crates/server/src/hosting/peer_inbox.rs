@@ -2,6 +2,7 @@
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
+use crate::hosting::surroundings::{self, Surroundings};
 use crate::request::syncer::Need;
 use crate::request::turn::Turn;
 use bytes::Bytes;
@@ -9,22 +10,33 @@ use hekate_cluster::ServerInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, SyncJob};
 use hekate_threads::{Mutex, MutexGuard};
-use hekate_transport::link::{Boot, LinkSettings};
-use hekate_transport::{Endpoint, PeerHandler, Peers};
+use hekate_transport::link::Boot;
+use hekate_transport::{Endpoint, PeerHandler, PeerLinks, Peers};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 
-#[derive(Default)]
+/// The links to other servers.
 pub struct Links {
+    surroundings: Arc<dyn Surroundings>,
     /// Set when the server starts its links; until then another server's connection is refused.
-    peers: OnceLock<Peers>,
+    started: OnceLock<surroundings::Links>,
     /// Servers whose link is up.
     up: Mutex<BTreeSet<ServerId>>,
 }
 
 impl Links {
+    pub fn new(surroundings: Arc<dyn Surroundings>) -> Self {
+        Self { surroundings, started: OnceLock::new(), up: Mutex::default() }
+    }
+
+    /// The links, once they are started.
+    pub fn started(&self) -> Option<&dyn PeerLinks> {
+        self.started.get().map(|started| &*started.links)
+    }
+
+    /// The sockets that other servers connect to.
     pub fn peers(&self) -> Option<&Peers> {
-        self.peers.get()
+        self.started.get()?.peers.as_ref()
     }
 
     /// The servers whose link is up, under the lock: none goes up or down until the guard is dropped.
@@ -86,8 +98,8 @@ impl Node {
         let own = self.cluster.server();
         let boot = hekate_threads::random().map_err(|e| Error::Io { what: format!("random bytes: {e}") })?;
         let inbox = Arc::new(Inbox(self.own.clone()));
-        let peers = Peers::start(own, Boot(boot), LinkSettings::default(), inbox)?;
-        let _ = self.links.peers.set(peers);
+        let started = self.links.surroundings.start_links(own, Boot(boot), inbox)?;
+        let _ = self.links.started.set(started);
         self.read_addresses()
     }
 
@@ -97,12 +109,12 @@ impl Node {
     ///
     /// Those of the coordinator.
     pub(crate) fn read_addresses(&self) -> Result<()> {
-        let Some(peers) = self.links.peers() else { return Ok(()) };
+        let Some(links) = self.links.started() else { return Ok(()) };
         for info in self.cluster.registry().servers()? {
             if info.server != self.cluster.server()
                 && let Some(endpoint) = self.endpoint_of(&info)
             {
-                peers.set_address(info.server, endpoint)?;
+                links.set_address(info.server, endpoint)?;
             }
         }
         Ok(())
@@ -122,8 +134,8 @@ impl Node {
     /// Sends a message to a replica of another server. Without a link it is dropped: the replica sends again what still
     /// counts when the link is up.
     pub(crate) fn send_to_brick(&self, ring: &HostedRing, envelope: &Envelope) {
-        if let (Some(peers), Some(server)) = (self.links.peers(), ring.server_of(envelope.to.brick)) {
-            peers.send(server, envelope.to_bytes());
+        if let (Some(links), Some(server)) = (self.links.started(), ring.server_of(envelope.to.brick)) {
+            links.send(server, envelope.to_bytes());
         }
     }
 

@@ -7,7 +7,7 @@ use crate::request::raw;
 use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_transport::link::Boot;
-use hekate_transport::{Listener, Peer, Peers, Service};
+use hekate_transport::{NotificationSink, Peer, Peers, Service};
 use std::sync::Arc;
 
 impl Service for Node {
@@ -39,13 +39,13 @@ impl Service for Node {
         self.batch(session, &requests)
     }
 
-    fn listening(&self, session: SessionId, listener: Arc<Listener>) {
+    fn listening(&self, session: SessionId, listener: Arc<dyn NotificationSink>) {
         if let Ok(session) = self.sessions.get(session) {
             session.add_listener(listener);
         }
     }
 
-    fn deaf(&self, session: SessionId, listener: &Arc<Listener>) {
+    fn deaf(&self, session: SessionId, listener: &Arc<dyn NotificationSink>) {
         if let Ok(session) = self.sessions.get(session) {
             session.remove_listener(listener);
         }

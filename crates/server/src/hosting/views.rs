@@ -12,7 +12,7 @@ use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, Message};
 use hekate_threads::{Mutex, elapsed, now};
-use hekate_transport::Peers;
+use hekate_transport::PeerLinks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -128,7 +128,7 @@ impl Node {
             log::warn!("cannot give up the lease, so other servers wait until it expires: {error}");
         }
         // A server whose link to this one ends looks at its views at once.
-        self.links.peers().into_iter().for_each(Peers::stop);
+        self.links.started().into_iter().for_each(PeerLinks::stop);
     }
 
     /// True if no other server lives.

@@ -3,7 +3,7 @@
 use hekate_cluster::{Registry, SessionInfo};
 use hekate_proto::*;
 use hekate_threads::{HashMap, HashSet, Mutex, RwLock, elapsed, now};
-use hekate_transport::{Listener, SessionLocks, SessionProcess};
+use hekate_transport::{NotificationSink, SessionLocks, SessionProcess};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -37,7 +37,7 @@ pub struct Session {
     /// The session's process has been seen to hold its lock file.
     is_locked: AtomicBool,
     /// Connections on which the client is notified that ops which waited have answers.
-    listeners: Mutex<Vec<Arc<Listener>>>,
+    listeners: Mutex<Vec<Arc<dyn NotificationSink>>>,
     heard: Mutex<Instant>,
     /// Orphans that the client does not have open.
     released: Mutex<HashSet<InodeId>>,
@@ -245,12 +245,12 @@ impl Session {
     }
 
     /// Adds a connection that takes notifications.
-    pub fn add_listener(&self, listener: Arc<Listener>) {
+    pub fn add_listener(&self, listener: Arc<dyn NotificationSink>) {
         self.listeners.lock().push(listener);
     }
 
     /// Removes it.
-    pub fn remove_listener(&self, listener: &Arc<Listener>) {
+    pub fn remove_listener(&self, listener: &Arc<dyn NotificationSink>) {
         self.listeners.lock().retain(|known| !Arc::ptr_eq(known, listener));
     }
 
