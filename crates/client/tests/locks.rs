@@ -53,14 +53,14 @@ fn try_lock(volume: &Volume, inode: InodeId, lock: Lock) -> Result<()> {
 
 /// Waits for a lock on a thread of its own.
 fn wait_for(volume: &Arc<Volume>, inode: InodeId, lock: Lock) -> Receiver<Result<()>> {
-    let (tell, told) = channel();
+    let (sender, answer) = channel();
     let volume = volume.clone();
-    std::thread::spawn(move || tell.send(volume.lock(&Context::default(), inode, lock, true)));
-    told
+    std::thread::spawn(move || sender.send(volume.lock(&Context::default(), inode, lock, true)));
+    answer
 }
 
-fn waits(told: &Receiver<Result<()>>) -> bool {
-    told.recv_timeout(NOT_SOON).is_err()
+fn waits(answer: &Receiver<Result<()>>) -> bool {
+    answer.recv_timeout(NOT_SOON).is_err()
 }
 
 #[test]
@@ -93,13 +93,13 @@ fn a_waiting_lock_is_granted_when_it_is_free_and_blocks_no_other_op() {
     for round in 0..300 {
         two.write(&Context::default(), other, 0, vec![round as u8; 100].into(), false).unwrap();
     }
-    assert!(waiting.iter().all(|told| told.try_recv().is_err()));
+    assert!(waiting.iter().all(|answer| answer.try_recv().is_err()));
     try_lock(&one, file, unlock(1)).unwrap();
     for _ in 0..150 {
         let begun = Instant::now();
         let granted = loop {
             let found =
-                waiting.iter().enumerate().find_map(|(owner, told)| told.try_recv().ok().map(|got| (owner, got)));
+                waiting.iter().enumerate().find_map(|(owner, answer)| answer.try_recv().ok().map(|got| (owner, got)));
             match found {
                 Some((owner, outcome)) => break outcome.map(|()| owner).unwrap(),
                 None => assert!(begun.elapsed() < SOON, "nobody is granted the lock"),
@@ -187,10 +187,10 @@ fn locks_and_waits_outlive_the_server() {
             try_lock(&three, *file, range(LockKind::Write, 1, 100, 109)).unwrap();
         }
     }
-    assert!(waiting.iter().all(|told| told.try_recv().is_err()), "granted what another holds");
-    for (file, told) in files.iter().zip(waiting) {
+    assert!(waiting.iter().all(|answer| answer.try_recv().is_err()), "granted what another holds");
+    for (file, answer) in files.iter().zip(waiting) {
         try_lock(&one, *file, unlock(1)).unwrap();
-        assert_eq!(told.recv_timeout(SOON).unwrap(), Ok(()));
+        assert_eq!(answer.recv_timeout(SOON).unwrap(), Ok(()));
         assert_eq!(try_lock(&three, *file, range(LockKind::Read, 1, 45, 45)), Err(Error::WouldBlock));
         try_lock(&three, *file, range(LockKind::Read, 1, 46, 46)).unwrap();
     }
@@ -198,28 +198,28 @@ fn locks_and_waits_outlive_the_server() {
 
 #[test]
 fn a_restarted_server_grants_no_lock_until_all_sessions_have_reported_or_ended() {
-    let mut scratch = Scratch::new("locks-untold");
+    let mut scratch = Scratch::new("locks-unrestored");
     let one = open(&scratch);
     let file = make(&one, "f");
     // A session that lives and does not report its locks.
     let (_silent, welcome) = Remote::open(scratch.endpoint(), "v1").unwrap();
     scratch.stop();
     scratch.start();
-    let told = {
-        let (tell, told) = channel();
+    let answer = {
+        let (sender, answer) = channel();
         let one = one.clone();
-        std::thread::spawn(move || tell.send(try_lock(&one, file, write_lock(1))));
-        told
+        std::thread::spawn(move || sender.send(try_lock(&one, file, write_lock(1))));
+        answer
     };
     let waiting = wait_for(&one, file, flock(LockKind::Write, 2));
     std::thread::sleep(Duration::from_secs(2));
-    assert!(waits(&told) && waits(&waiting), "granted while a session may hold it");
+    assert!(waits(&answer) && waits(&waiting), "granted while a session may hold it");
     let (volume, target) = (one.map().volume, Target::Server);
     let op = Op::Volume { op: VolumeOp::EndSession };
     let end = Request { volume, target, session: welcome.session, op_id: OpId(0), durable: false, retry: false, op };
     let again = Remote::new(scratch.endpoint(), "v1", welcome.session);
     again.call(&mut [end], &|| false).unwrap();
-    assert_eq!(told.recv_timeout(SOON).unwrap(), Ok(()));
+    assert_eq!(answer.recv_timeout(SOON).unwrap(), Ok(()));
     assert_eq!(waiting.recv_timeout(SOON).unwrap(), Ok(()));
 }
 
@@ -311,6 +311,6 @@ fn giving_up_while_the_server_is_unavailable_releases_locks_and_cancels_waits() 
     scratch.start();
     // The release and the cancel are effective although no server received them at the time.
     let third = open(&scratch);
-    let told = wait_for(&third, file, write_lock(1));
-    assert_eq!(told.recv_timeout(SOON).unwrap(), Ok(()));
+    let answer = wait_for(&third, file, write_lock(1));
+    assert_eq!(answer.recv_timeout(SOON).unwrap(), Ok(()));
 }

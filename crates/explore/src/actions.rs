@@ -293,8 +293,8 @@ impl State {
         let at = &self.clients[client];
         let count = self.replicas.len();
         let tells = |request: &Request| matches!(request, Request::Settled { op: one, .. } if *one == op);
-        let is_told = self.front[client * count..(client + 1) * count].iter().flatten().any(tells);
-        is_told || at.up && at.works.iter().any(|(one, work)| *one == op && matches!(work, Work::Fast { .. }))
+        let is_answered = self.front[client * count..(client + 1) * count].iter().flatten().any(tells);
+        is_answered || at.up && at.works.iter().any(|(one, work)| *one == op && matches!(work, Work::Fast { .. }))
     }
 
     /// True if a replica answers reads.

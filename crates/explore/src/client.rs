@@ -177,8 +177,8 @@ impl State {
         let at = &mut self.clients[client];
         at.syncing = None;
         let covered = std::mem::take(&mut at.unsynced);
-        let is_told = covered != 0 && at.losses != at.view.losses && scope.rules.losses_told;
-        if is_told {
+        let is_reported = covered != 0 && at.losses != at.view.losses && scope.rules.losses_reported;
+        if is_reported {
             return;
         }
         for shard in 0..self.ghosts.len() {

@@ -42,7 +42,7 @@ rules! {
     "L16" whole_views "shards are opened only in views in which no replica is missing";
     "L17" partial_lists "a record that reconciles a part of a shard removes it from the lists, unless a member lacks it";
     "17" lives "a replica that lost power is not a member any more";
-    "19" losses_told "an fsync fails if memory was lost since the view in which the write was answered";
+    "19" losses_reported "an fsync fails if memory was lost since the view in which the write was answered";
     "D6" one_view_syncs "an fsync is of one view: in a new view it begins again";
     "23" opened_synced "all members have synced their data before a view opens";
     "L18" closing_syncs "closing a shard that was written loosely begins with a round of syncs";
@@ -440,9 +440,9 @@ impl Replica {
                 now.stamp = stamp;
                 crate::scope::numbers(cells).for_each(|cell| now.cells[cell as usize] = bytes[cell as usize]);
                 now.ids |= own;
-                let is_told = now.list.ops & !listed == 0 || !lane.rules.listed_ends;
+                let is_reported = now.list.ops & !listed == 0 || !lane.rules.listed_ends;
                 let ends = if rest.cells == 0 { lane.rules.lists_end } else { lane.rules.partial_lists };
-                if is_told && ends {
+                if is_reported && ends {
                     now.list = rest;
                 }
             }

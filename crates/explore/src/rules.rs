@@ -58,7 +58,7 @@ rules! {
     "17a" incarnations "a replica that lost power is not a member any more";
     "17b" lives_in_forming "a member that loses power before the view opens makes the view void";
     "18" wait_for_memory "without any member's memory a view begins only when all members are present";
-    "19" losses_told "an fsync fails if memory was lost since the view in which the write was answered";
+    "19" losses_reported "an fsync fails if memory was lost since the view in which the write was answered";
     "20a" unstable_listed "data that was not known to be stable when a member left is listed for it";
     "20b" stable_needs_all "data is stable when every member has synced it";
     "20c" learners_sync "data is stable when every learner has synced it, too";

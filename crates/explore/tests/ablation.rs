@@ -32,7 +32,7 @@ const MISSED: &[Missed] = &[
     ("incarnations", "power cut", "read"),
     ("lives_in_forming", "two power cuts", "acknowledged"),
     ("wait_for_memory", "power cut and kill", "acknowledged"),
-    ("losses_told", "blackout", "acknowledged"),
+    ("losses_reported", "blackout", "acknowledged"),
     ("unstable_listed", "power cut", "acknowledged"),
     ("stable_needs_all", "power cut", "acknowledged"),
     ("learners_sync", "new replica, blackout", "differ"),

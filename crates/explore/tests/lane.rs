@@ -26,7 +26,7 @@ const MISSED: &[Missed] = &[
     ("partial_lists", "lane, two records, suspicion", "read"),
     ("learner_lists", "loose, power cut", "different bytes"),
     ("lives", "loose, power cut", "read"),
-    ("losses_told", "loose, blackout and fsync", "read"),
+    ("losses_reported", "loose, blackout and fsync", "read"),
     ("opened_synced", "loose, one write, blackout, suspicion and fsync", "differ"),
     ("closing_syncs", "loose, blackout", "different bytes"),
     ("due_refuses", "loose, blackout", "different bytes"),

@@ -281,18 +281,18 @@ mod tests {
     #[test]
     fn names_keep_their_numbers_when_others_of_a_batch_that_is_not_held_come_and_go() {
         let (mut directory, mut entries) = (directory(9000), Entries::default());
-        let told = read(&mut entries, &directory, 0, usize::MAX);
+        let listed = read(&mut entries, &directory, 0, usize::MAX);
         (100..1300).filter(|number| number % 3 == 0).for_each(|n| assert!(directory.remove(&format!("{n:06}"))));
         (0..3000).for_each(|number| assert!(directory.insert(format!("000150-{number}"))));
         let again = read(&mut entries, &directory, 0, usize::MAX);
-        let left: Vec<_> = told.into_iter().filter(|(_, name)| directory.contains(name)).collect();
+        let left: Vec<_> = listed.into_iter().filter(|(_, name)| directory.contains(name)).collect();
         assert_eq!(again, left);
     }
 
     #[test]
     fn any_place_is_found_again_in_any_order_when_others_went() {
         let (mut directory, mut entries) = (directory(25_000), Entries::default());
-        let told = read(&mut entries, &directory, 0, usize::MAX);
+        let listed = read(&mut entries, &directory, 0, usize::MAX);
         let mut state = 7u64;
         let mut places: Vec<usize> = (0..2000).map(|place| place * 12).collect();
         for at in (1..places.len()).rev() {
@@ -300,12 +300,12 @@ mod tests {
             places.swap(at, (state >> 33) as usize % (at + 1));
         }
         for place in &places {
-            assert_eq!(read(&mut entries, &directory, *place as u64, 1), told[*place..place + 1]);
+            assert_eq!(read(&mut entries, &directory, *place as u64, 1), listed[*place..place + 1]);
         }
         let gone = (0..25_000).filter(|place| place % 12 != 0 && place % 7 == 0).take(3000);
-        gone.for_each(|place| assert!(directory.remove(&told[place].1)));
+        gone.for_each(|place| assert!(directory.remove(&listed[place].1)));
         for place in &places {
-            assert_eq!(read(&mut entries, &directory, *place as u64, 1), told[*place..place + 1]);
+            assert_eq!(read(&mut entries, &directory, *place as u64, 1), listed[*place..place + 1]);
         }
     }
 

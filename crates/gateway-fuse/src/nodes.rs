@@ -312,7 +312,7 @@ mod tests {
     const ID: InodeId = InodeId::new(7, 8, 42);
 
     #[test]
-    fn a_node_is_known_until_it_is_forgotten_as_often_as_it_was_told() {
+    fn a_node_is_known_until_it_is_forgotten_as_often_as_it_was_looked_up() {
         let nodes = Nodes::default();
         nodes.count_lookup(ID, NodeKind::File, None);
         nodes.count_lookup(ID, NodeKind::File, None);

@@ -28,11 +28,11 @@ fn main() -> ExitCode {
     let json = arguments.iter().any(|word| word == "--json");
     let cli = match cli::Cli::parse_from_words(arguments) {
         Ok(cli) => cli.with_environment(),
-        Err(told) => {
-            let wrong = told.use_stderr();
+        Err(refused) => {
+            let wrong = refused.use_stderr();
             match wrong && json {
-                true => println!("{}", serde_json::json!({ "error": told.to_string().trim(), "exit": WRONG_USE })),
-                false => _ = told.print(),
+                true => println!("{}", serde_json::json!({ "error": refused.to_string().trim(), "exit": WRONG_USE })),
+                false => _ = refused.print(),
             }
             return if wrong { exit(WRONG_USE) } else { ExitCode::SUCCESS };
         }

@@ -62,7 +62,7 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn heard(socket: &OsStr, receiver: &UnixDatagram, state: &str) -> String {
+    fn received(socket: &OsStr, receiver: &UnixDatagram, state: &str) -> String {
         send(socket, state).unwrap();
         let mut buffer = [0; 256];
         let length = receiver.recv(&mut buffer).unwrap();
@@ -70,19 +70,19 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_with_a_path_is_told() {
+    fn a_socket_with_a_path_gets_the_state() {
         let path = std::env::temp_dir().join(format!("hekate-notify-{}", std::process::id()));
         let receiver = UnixDatagram::bind(&path).unwrap();
-        assert_eq!(heard(path.as_os_str(), &receiver, "READY=1"), "READY=1");
+        assert_eq!(received(path.as_os_str(), &receiver, "READY=1"), "READY=1");
         std::fs::remove_file(&path).unwrap();
         assert_eq!(send(path.as_os_str(), "READY=1").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn an_abstract_socket_is_told() {
+    fn an_abstract_socket_gets_the_state() {
         let name = format!("hekate-notify-{}", std::process::id());
         let receiver = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        assert_eq!(heard(OsStr::new(&format!("@{name}")), &receiver, "STOPPING=1"), "STOPPING=1");
+        assert_eq!(received(OsStr::new(&format!("@{name}")), &receiver, "STOPPING=1"), "STOPPING=1");
     }
 
     #[test]

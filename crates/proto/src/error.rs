@@ -50,7 +50,7 @@ wire_enum! {
         /// A file or a session has reached its limit of locks.
         29 = TooManyLocks { what: String },
         /// The partition has a new leader that has no report of this session's locks: `Restore` must come first.
-        37 = LocksUntold,
+        37 = LocksNotRestored,
         /// The partition's leader is at another server.
         36 = OtherServer { server: ServerId },
         /// `spread` partitions share the names of the directory, and the name belongs to another one.
@@ -142,7 +142,9 @@ impl Error {
             Error::Deadlock => entry(35, 75, FixRequest, "waiting for the lock would be a deadlock"),
             Error::Interrupted => entry(4, 75, FixRequest, "interrupted while waiting"),
             Error::TooManyLocks { .. } => entry(37, 75, FixRequest, "too many locks"),
-            Error::LocksUntold => entry(11, 75, Retry, "the session must report its locks to the new leader first"),
+            Error::LocksNotRestored => {
+                entry(11, 75, Retry, "the session must report its locks to the new leader first")
+            }
             Error::OtherServer { .. } => entry(11, 75, Retry, "another server leads the partition"),
             Error::OtherSpread { .. } => entry(11, 75, Retry, "the name belongs to another partition"),
             Error::Unavailable { .. } => entry(110, 69, Retry, "not available"),

@@ -29,8 +29,8 @@ wire_enum! {
         /// The space of a volume (statvfs(3)).
         9 = Space { space: VolumeSpace },
         /// Inodes without a name, which are removed once every session has confirmed that it does not have them open.
-        /// `untold`: partitions led here that wait for the session's `Restore`.
-        10 = Orphans { inodes: Vec<InodeId>, untold: Vec<PartitionNumber> },
+        /// `unrestored`: partitions led here that wait for the session's `Restore`.
+        10 = Orphans { inodes: Vec<InodeId>, unrestored: Vec<PartitionNumber> },
         /// The name leads to an inode of another partition, to which the client must send its request.
         11 = Elsewhere { inode: InodeId, kind: NodeKind },
         /// The first lock in conflict, if there is one.

@@ -48,7 +48,7 @@ pub struct Out {
     /// Inodes that lost their last name. A session may still have them open.
     pub orphans: Vec<(VolumeId, InodeId)>,
     /// Lock ops that waited and now have an answer.
-    pub told: Vec<Ticket>,
+    pub ended_waits: Vec<Ticket>,
     /// The view can begin. The host has the coordinator record it, and sends [`Event::View`](crate::Event::View) then.
     pub open: Option<(PartitionNumber, Epoch)>,
     /// Messages for the operator's log.

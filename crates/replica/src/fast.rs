@@ -9,15 +9,15 @@
 
 pub(crate) mod closing;
 pub(crate) mod lane;
-mod lender;
 pub(crate) mod loose;
+mod member_copy;
 #[cfg(feature = "measuring")]
 pub(crate) mod raw;
 #[cfg(not(feature = "measuring"))]
 #[path = "fast/raw_absent.rs"]
 pub(crate) mod raw;
+mod reconciliation;
 pub(crate) mod times;
-mod uneven;
 
 use crate::context::Context;
 use crate::log::follower::append;

@@ -24,7 +24,7 @@ pub use context::{Around, Out, SyncJob, Token};
 pub use fast::FAST_BYTES_MAX;
 pub use heal::Healing;
 pub use heal::proof::Proof;
-pub use locks::{FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Told, Wait};
+pub use locks::{EndedWait, FileLocks, LockSettings, LockTable, LockedFile, Outcome as LockOutcome, Ticket, Wait};
 pub use log::progress::LogProgress;
 pub use log::retention::Retention;
 pub use message::{

@@ -66,7 +66,7 @@ pub enum Outcome {
     Granted,
     /// This lock conflicts.
     Conflict(HeldLock),
-    /// The answer comes later, as [`Told`].
+    /// The answer comes later, as [`EndedWait`].
     Waiting(Ticket),
     /// The owner would wait for itself.
     Deadlock,
@@ -74,7 +74,7 @@ pub enum Outcome {
 
 /// The answer of an op that waited.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct EndedWait {
     /// The op.
     pub ticket: Ticket,
     /// The answer.
@@ -107,10 +107,10 @@ pub struct LockTable {
     held_by_session: BTreeMap<SessionId, usize>,
     answers: Answers,
     /// Sessions that may have held locks at an earlier leader and have not restored all of them.
-    untold: BTreeSet<SessionId>,
+    unrestored: BTreeSet<SessionId>,
     /// While there are such sessions, requests that would not wait are refused with `WouldBlock`.
     refuses_meanwhile: bool,
-    told: Vec<Told>,
+    ended_waits: Vec<EndedWait>,
     settings: LockSettings,
 }
 
@@ -121,7 +121,7 @@ impl LockTable {
     }
 
     /// Executes an op of a session that has not ended. An op that was answered gets the same answer again. `None`: the
-    /// op waits. Each call may end waits of other ops: see [`LockTable::take_told`].
+    /// op waits. Each call may end waits of other ops: see [`LockTable::take_ended_waits`].
     pub fn execute(&mut self, ticket: Ticket, volume: VolumeId, op: &LockOp) -> Option<Result<Reply>> {
         if let LockOp::Get { inode, lock } = op {
             let file = LockedFile { volume, inode: *inode };
@@ -171,8 +171,8 @@ impl LockTable {
     }
 
     /// The answers of ops that waited, in the order in which they were answered.
-    pub fn take_told(&mut self) -> Vec<Told> {
-        std::mem::take(&mut self.told)
+    pub fn take_ended_waits(&mut self) -> Vec<EndedWait> {
+        std::mem::take(&mut self.ended_waits)
     }
 
     /// `F_GETLK`: the conflicting lock with the lowest first byte.
@@ -254,7 +254,7 @@ impl LockTable {
     /// `Interrupted`. If it was answered already, a lock that was granted stays.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         if self.stop_waiting(ticket) {
-            self.tell(ticket, Err(Error::Interrupted));
+            self.end_wait(ticket, Err(Error::Interrupted));
             self.settle();
             return true;
         }
@@ -276,12 +276,12 @@ impl LockTable {
         let waits: Vec<Ticket> = self.waits_of(session).map(|(ticket, _)| ticket).collect();
         for ticket in waits {
             self.stop_waiting(ticket);
-            self.tell(ticket, Err(Error::SessionEnded));
+            self.end_wait(ticket, Err(Error::SessionEnded));
         }
         let files: Vec<LockedFile> = self.files.keys().copied().collect();
         files.iter().for_each(|file| self.drop_held(file, |held| held.session == session));
         self.answers.forget(session);
-        self.untold.remove(&session);
+        self.unrestored.remove(&session);
         self.settle();
     }
 

@@ -186,8 +186,8 @@ wire_enum! {
         /// `Differs`
         1 = Compare { from: Key, to: Key, sum: u128, count: u64, shards: Vec<HeldShard> },
         /// The learner applies these changes too. From this record on it applies the leader's records to the shards in
-        /// `evened`, which are equal on both.
-        2 = Take { changes: Vec<Change>, evened: Vec<ShardId> },
+        /// `reconciled`, which are equal on both.
+        2 = Take { changes: Vec<Change>, reconciled: Vec<ShardId> },
         /// The learner has everything.
         3 = End,
     }

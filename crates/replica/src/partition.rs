@@ -122,7 +122,8 @@ impl Partition {
             };
         }
         let asked = token_of(&event);
-        let (sends, answers, told, open) = (out.sends.len(), out.answers.len(), out.told.len(), out.open);
+        let (sends, answers, open) = (out.sends.len(), out.answers.len(), out.open);
+        let ended_waits = out.ended_waits.len();
         let outcome = match event {
             Event::Message(envelope) => self.message(envelope, around, out),
             Event::View => self.renew_view(around, out),
@@ -135,7 +136,7 @@ impl Partition {
             if matches!(error, Error::Bug { .. }) {
                 // A rule of the protocol does not hold, so what this event produced may be wrong.
                 out.sends.truncate(sends);
-                out.told.truncate(told);
+                out.ended_waits.truncate(ended_waits);
                 out.open = open;
                 out.answers[answers..].iter_mut().for_each(|(_, answer)| *answer = Err(error.clone()));
             }
@@ -406,9 +407,9 @@ impl Partition {
     }
 
     /// Sessions that have yet to restore the locks that an earlier leader granted them.
-    pub fn untold(&self) -> Vec<SessionId> {
+    pub fn unrestored_sessions(&self) -> Vec<SessionId> {
         match &self.role {
-            Role::Leader(leader) if self.failed.is_none() => leader.untold(),
+            Role::Leader(leader) if self.failed.is_none() => leader.unrestored_sessions(),
             _ => Vec::new(),
         }
     }

@@ -17,12 +17,12 @@ mod invariants;
 mod lane;
 mod learner;
 mod legs;
-mod lending;
 mod level;
 mod log_progress;
 mod loose;
 mod lost_blocks;
 mod lost_records;
+mod member_copy;
 mod model;
 mod names;
 mod proof;
@@ -457,8 +457,8 @@ impl TestRing {
             assert_eq!((stub.entries, stub.directories), counted, "{dir:?} at {position:?}");
             let inode = inodes.get(dir).unwrap_or_else(|| panic!("a stub of {dir:?}, which is gone"));
             assert!(stub.alive, "the stub of {dir:?} at {position:?} is closed");
-            let told = (inode.spread, inode.mode, inode.uid, inode.gid);
-            assert_eq!((stub.spread, stub.mode, stub.uid, stub.gid), told, "{dir:?} at {position:?}");
+            let copied = (inode.spread, inode.mode, inode.uid, inode.gid);
+            assert_eq!((stub.spread, stub.mode, stub.uid, stub.gid), copied, "{dir:?} at {position:?}");
         }
         for (dir, inode) in inodes.iter().filter(|(_, inode)| inode.kind == NodeKind::Directory) {
             let wanted: BTreeSet<Position> = name_positions(*dir, inode.spread).collect();
@@ -558,8 +558,8 @@ fn bytes_move_into_shards_and_back_out_of_them() {
     assert_eq!(attr.size, 12);
     assert_ne!(attr.layout.version, version);
     assert_eq!(&read(&mut ring)[10..], b"sm");
-    let told = DataOp::Wrote { inode, layout_version: version, end: 50, reach: 50, drop_set_id: false, fast: false };
-    assert_eq!(ring.execute(Op::Data { op: told }), Err(Error::LayoutChanged), "written before the truncate");
+    let wrote = DataOp::Wrote { inode, layout_version: version, end: 50, reach: 50, drop_set_id: false, fast: false };
+    assert_eq!(ring.execute(Op::Data { op: wrote }), Err(Error::LayoutChanged), "written before the truncate");
     let none = InodeOp::SetAttr { inode, changes: AttrChanges { size: Some(0), ..Default::default() } };
     let Reply::Node { attr, .. } = ring.execute(Op::Inode { op: none }).unwrap() else { panic!("no node") };
     assert!(attr.layout.is_inline());

@@ -1,6 +1,6 @@
 //! The history of a run: the calls of clients and their answers, in simulated time. It is the input of the checkers.
 //!
-//! A call with an unknown outcome (its client died, or was told to try again later) may have happened, may happen at
+//! A call with an unknown outcome (its client died, or got an answer to try again later) may have happened, may happen at
 //! any later moment, or never. Times are steps of the simulator. If one call returned before another was invoked, it
 //! came first; all other calls overlap.
 

@@ -367,8 +367,8 @@ impl Translator for Distribute {
             Op::Volume { op } => {
                 self.replicate.release_raw_locks(context, false);
                 let reply = self.query_all(context, &op)?;
-                if let Reply::Orphans { untold, .. } = &reply {
-                    self.locks.on_heartbeat(untold);
+                if let Reply::Orphans { unrestored, .. } = &reply {
+                    self.locks.on_heartbeat(unrestored);
                 }
                 Ok(reply)
             }
@@ -389,10 +389,10 @@ fn unexpected() -> Error {
 fn add(sum: Reply, more: Reply) -> Result<Reply> {
     match (sum, more) {
         (Reply::Space { space: a }, Reply::Space { space: b }) => Ok(Reply::Space { space: a.plus(&b) }),
-        (Reply::Orphans { mut inodes, mut untold }, Reply::Orphans { inodes: more, untold: also }) => {
+        (Reply::Orphans { mut inodes, mut unrestored }, Reply::Orphans { inodes: more, unrestored: also }) => {
             inodes.extend(more);
-            untold.extend(also);
-            Ok(Reply::Orphans { inodes, untold })
+            unrestored.extend(also);
+            Ok(Reply::Orphans { inodes, unrestored })
         }
         _ => Err(unexpected()),
     }

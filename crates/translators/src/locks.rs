@@ -1,7 +1,7 @@
 //! Locks as a session sees them: those that it holds, those that it waits for, and what it reports to a new leader.
 //!
 //! Leaders keep locks in memory only. The session therefore remembers the locks that it holds (`locks/held.rs`), and
-//! reports them when a leader asks: in the reply to a heartbeat, or by refusing an op with `LocksUntold`. Invariants:
+//! reports them when a leader asks: in the reply to a heartbeat, or by refusing an op with `LocksNotRestored`. Invariants:
 //! - The report matches the last ops of the session: ops on one inode run one after the other, and none runs while
 //!   the locks of its partition are reported (`locks/turns.rs`).
 //! - A waiting lock occupies no thread, only the slot of its op (`locks/waits.rs`).
@@ -116,7 +116,7 @@ impl Locks {
             let answer = act();
             drop(turn);
             let is_restored = match &answer {
-                Err(Error::LocksUntold) => self.restore(partition),
+                Err(Error::LocksNotRestored) => self.restore(partition),
                 Err(Error::Unavailable { .. }) => false,
                 _ => return answer,
             };
@@ -244,9 +244,9 @@ impl Locks {
 
     /// Runs with every heartbeat: reports locks to the leaders that asked for them, sends owed releases, and starts
     /// missing listeners.
-    pub(crate) fn on_heartbeat(&self, untold: &[PartitionNumber]) {
+    pub(crate) fn on_heartbeat(&self, unrestored: &[PartitionNumber]) {
         // A failed report waits for the next heartbeat, so that one server does not delay the others.
-        let _ = untold.iter().all(|partition| self.restore(*partition));
+        let _ = unrestored.iter().all(|partition| self.restore(*partition));
         let owed: Vec<_> = self.state.lock().owed.iter().copied().collect();
         let _ = owed.into_iter().all(|(inode, owner)| self.try_owed_release(inode, owner).is_ok());
         self.listen_to_all();
@@ -255,7 +255,7 @@ impl Locks {
 
 /// True if an error does not tell whether the op was executed.
 fn is_passing(error: &Error) -> bool {
-    matches!(error, Error::LocksUntold | Error::Unavailable { .. })
+    matches!(error, Error::LocksNotRestored | Error::Unavailable { .. })
 }
 
 fn gave_up() -> Error {

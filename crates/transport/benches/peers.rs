@@ -31,14 +31,14 @@ const ASKER: ServerId = ServerId(2);
 #[derive(Default)]
 struct Listening {
     peers: OnceLock<Peers>,
-    told: AtomicU64,
+    received: AtomicU64,
 }
 
 impl PeerHandler for Listening {
     fn up(&self, _: ServerId, _: Boot) {}
     fn down(&self, _: ServerId) {}
     fn message(&self, from: ServerId, message: Bytes) {
-        let all = message[0] == b'!' && self.told.fetch_add(1, Ordering::Relaxed) % MESSAGES == MESSAGES - 1;
+        let all = message[0] == b'!' && self.received.fetch_add(1, Ordering::Relaxed) % MESSAGES == MESSAGES - 1;
         if all || message[0] == b'?' {
             self.peers.get().unwrap().send(from, message);
         }

@@ -374,7 +374,7 @@ struct PeerOrigin {
 }
 
 /// Sends the challenge, receives and checks the hello. Returns the purpose and the server's proof, or `None` if the
-/// client was refused and told why.
+/// client was refused with the reason.
 fn greet(channel: &mut Channel, expected: Option<&ExpectedProof>) -> std::io::Result<Option<(Purpose, Bytes)>> {
     let broken = |e: Error| std::io::Error::other(e);
     let nonce = random_nonce().map_err(broken)?;

@@ -41,7 +41,7 @@ Measures one brick. Every command makes a brick in DIR/brick-bench and removes i
 ";
 
 fn main() -> ExitCode {
-    // Cargo adds --bench to what it was told to hand over.
+    // Cargo adds --bench to the arguments that it hands over.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let outcome = match words.first().map(String::as_str) {
         Some("rate") => Options::parse(&words[1..]).and_then(rate::run),

@@ -112,7 +112,7 @@ impl Backend {
         match state {
             PairState::Whole => {}
             // The half that was not used must not be read later.
-            PairState::Uneven => self.found.note_no_room(self.file.write_at(&[pair.bytes()], 0))?,
+            PairState::Differing => self.found.note_no_room(self.file.write_at(&[pair.bytes()], 0))?,
             PairState::Repaired => self.repair(0, pair.bytes()),
             PairState::Damaged => self.refuse(0)?,
         }

@@ -43,7 +43,7 @@ pub enum PairState {
     /// Both sectors are right and equal.
     Whole,
     /// Both are right and differ: a power cut came between their writes.
-    Uneven,
+    Differing,
     /// One was right, perhaps after one bit was repaired; the other has been rebuilt from it.
     Repaired,
     /// Neither is right.
@@ -91,7 +91,7 @@ impl Pair {
         pair.fill(&sectors[half][..CHECKED_BYTES]);
         let state = match right.len() {
             2 if pair.bytes == bytes => PairState::Whole,
-            2 => PairState::Uneven,
+            2 => PairState::Differing,
             _ => PairState::Repaired,
         };
         (pair, state)

@@ -215,7 +215,7 @@ fn wild_offsets_are_errors() {
 }
 
 #[test]
-fn the_call_that_is_to_fail_fails_and_a_sync_again_is_told() {
+fn the_call_that_is_to_fail_fails_and_a_second_sync_is_reported() {
     let storage = FaultyStorage::new(MemoryStorage::new());
     let file = storage.open("f", true).unwrap();
     storage.fail(Fault { kind: Some(CallKind::Write), after: 1, error: FaultError::ShortWrite, forever: false });

@@ -78,7 +78,7 @@ fn if_all_lost_their_memory_the_leader_can_become_the_only_member() {
     let view = form(&mut ring, &seen);
     assert_eq!((bricks(&view.members), bricks(&view.learners)), (vec![brick(0)], vec![brick(1), brick(2)]));
     assert_eq!((view.forgetful, view.losses, view.too_few), (true, 1, true));
-    assert_eq!(outlook(&ring, AT, &others), Outlook::Fine, "though nobody else was told");
+    assert_eq!(outlook(&ring, AT, &others), Outlook::Fine, "though no other server was notified");
     // The leader fails first: all are needed again. If it loses its memory, the decision starts over.
     let mut without = others.clone();
     without.bricks.get_mut(&brick(0)).unwrap().serves = false;

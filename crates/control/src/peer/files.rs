@@ -12,7 +12,8 @@ pub struct MissingHere {}
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Journaled {
     /// What the journals say.
-    pub told: FileShare,
+    #[serde(rename = "told")]
+    pub share: FileShare,
 }
 
 /// What the journals of a server say of files that replicas lack. Ids are hexadecimal.

@@ -107,7 +107,7 @@ impl World {
         let at = &mut self.clients[client];
         let (covered, losses) = std::mem::take(&mut at.unsynced);
         at.syncing = None;
-        if covered != 0 && (losses == at.losses || !lane.rules.losses_told) {
+        if covered != 0 && (losses == at.losses || !lane.rules.losses_reported) {
             self.broken = self.broken.or(self.ghost.synced(covered).err());
         }
     }

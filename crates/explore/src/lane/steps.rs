@@ -339,8 +339,8 @@ impl World {
     /// Cells that no replica lists, no leader is about to reconcile, and no record in flight changes, are equal where
     /// the stamps are.
     fn stamps_mean_bytes(&self) -> Option<&'static str> {
-        let is_evening = |lead: &Lead| lead.found.is_some() || lead.closing.is_some();
-        if self.replicas.iter().filter_map(|at| at.lead.as_ref()).any(|lead| is_evening(lead)) {
+        let is_reconciling = |lead: &Lead| lead.found.is_some() || lead.closing.is_some();
+        if self.replicas.iter().filter_map(|at| at.lead.as_ref()).any(|lead| is_reconciling(lead)) {
             return None;
         }
         let last = self.replicas[self.views.now.leader as usize].now.log.len();

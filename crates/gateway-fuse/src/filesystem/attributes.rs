@@ -109,8 +109,8 @@ impl Filesystem {
             found => found?,
         };
         // Only root is shown trusted attributes (xattr(7)).
-        let told = |name: &&Bytes| caller.uid == 0 || !name.starts_with(b"trusted.");
-        sized(joined(names.iter().filter(told).map(|name| &name[..])), size)
+        let is_listed = |name: &&Bytes| caller.uid == 0 || !name.starts_with(b"trusted.");
+        sized(joined(names.iter().filter(is_listed).map(|name| &name[..])), size)
     }
 
     pub(super) fn removexattr(&self, caller: &Caller, name: Bytes) -> Outcome {

@@ -80,12 +80,12 @@ impl Filesystem {
     fn push(&self, listing: &mut Listing, listed: &Listed, plus: bool) -> bool {
         let item = listed.item;
         let known = item.attr.as_deref().filter(|_| plus && listed.fetched.elapsed() < self.cache);
-        let told = known.map(|attr| entry_out(attr, self.cache)).unwrap_or_default();
+        let entry = known.map(|attr| entry_out(attr, self.cache)).unwrap_or_default();
         let entry = ListingEntry {
             name: item.name.as_bytes(),
             ino: item.inode.number(),
             kind: item.kind,
-            plus: plus.then_some(told),
+            plus: plus.then_some(entry),
         };
         let fits = listing.push(&entry, number_after(listed));
         if let Some(attr) = known.filter(|_| fits) {

@@ -102,7 +102,7 @@ fn names(bricks: &[BrickStatus]) -> impl Iterator<Item = String> + '_ {
 
 /// Waits until no pass over these bricks runs. -> their rows
 fn wait(cli: &Cli, bricks: &[ScrubBegun]) -> Result<Vec<BrickStatus>, Failure> {
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     loop {
         let mut found = ask(cli, BrickList {})?;
         found.retain(|row| bricks.iter().any(|brick| brick.brick == row.report.brick));
@@ -121,8 +121,8 @@ fn wait(cli: &Cli, bricks: &[ScrubBegun]) -> Result<Vec<BrickStatus>, Failure> {
         if running.is_empty() {
             return Ok(found);
         }
-        if told.elapsed() > TELL_PAUSE {
-            told = Instant::now();
+        if reported.elapsed() > TELL_PAUSE {
+            reported = Instant::now();
             running.into_iter().for_each(tell);
         }
         std::thread::sleep(ASK_PAUSE);

@@ -3,8 +3,8 @@
 
 use super::FAST_BYTES_MAX;
 use super::lane::FastLane;
-use super::lender::request_blocks;
-use super::uneven::Uneven;
+use super::member_copy::request_blocks;
+use super::reconciliation::Reconciliation;
 use crate::context::Context;
 use crate::leader::Leader;
 use crate::log::append::{Appended, Draft};
@@ -39,7 +39,7 @@ pub(crate) struct Closing {
     sequence: Sequence,
     /// Members that have not sent their lists.
     missing: BTreeSet<BrickId>,
-    shards: BTreeMap<ShardId, Uneven>,
+    shards: BTreeMap<ShardId, Reconciliation>,
 }
 
 impl Closing {
@@ -69,7 +69,7 @@ impl FastLane {
         self.closing.is_some()
     }
 
-    pub fn uneven_of(&mut self, shard: ShardId) -> Option<&mut Uneven> {
+    pub fn reconciliation_of(&mut self, shard: ShardId) -> Option<&mut Reconciliation> {
         self.closing.as_mut()?.shards.get_mut(&shard)
     }
 }
@@ -104,7 +104,7 @@ impl Leader {
             return Ok(false);
         }
         let mut commit = Commit::default();
-        let mut closing: BTreeMap<ShardId, Uneven> = BTreeMap::new();
+        let mut closing: BTreeMap<ShardId, Reconciliation> = BTreeMap::new();
         for shard in &shards {
             if let Some(before) = cx.around.brick.shard(cx.at.ring, *shard)? {
                 let record = ShardRecord { stamp: Stamp { count: before.stamp.count + 1, ..before.stamp }, ..before };
@@ -133,7 +133,7 @@ impl Leader {
             cx.send_member(brick, Message::ListFast { sequence: closing.sequence, shards });
         }
         let closing = self.fast.closing.iter().flat_map(|closing| &closing.shards);
-        closing.for_each(|(shard, uneven)| request_blocks(cx, *shard, uneven));
+        closing.for_each(|(shard, reconciliation)| request_blocks(cx, *shard, reconciliation));
     }
 
     /// Reconciles the next shard, or a part of it, once all members have sent their lists. Returns true if there may be
@@ -142,37 +142,37 @@ impl Leader {
         let Some(closing) = self.fast.closing.as_mut().filter(|closing| closing.missing.is_empty()) else {
             return Ok(false);
         };
-        let Some((shard, mut uneven)) = closing.shards.pop_first() else {
+        let Some((shard, mut reconciliation)) = closing.shards.pop_first() else {
             self.fast.closing = None;
             self.requests.retry();
             return Ok(true);
         };
-        if !uneven.is_listed {
+        if !reconciliation.is_listed {
             self.fast.closed(shard);
             return Ok(true);
         }
-        if self.waits_for_member_copy(cx, shard, &mut uneven)? {
-            self.put_off(shard, uneven);
+        if self.waits_for_member_copy(cx, shard, &mut reconciliation)? {
+            self.put_off(shard, reconciliation);
             return Ok(false);
         }
         let mut commit = Commit::default();
-        let left = self.reconcile_ranges(cx, shard, &mut uneven, &mut commit)?;
+        let left = self.reconcile_ranges(cx, shard, &mut reconciliation, &mut commit)?;
         let is_last = left.is_empty();
         if is_last {
             commit.delete(Key::unsettled(cx.at.ring, shard));
             // The member from which the damaged block is repaired may lack these writes.
-            if !uneven.is_damaged {
-                self.remember_writes(cx, &uneven.own, &mut commit)?;
+            if !reconciliation.is_damaged {
+                self.remember_writes(cx, &reconciliation.own, &mut commit)?;
             }
         } else {
-            commit.put(Key::unsettled(cx.at.ring, shard), &uneven.rest(&left, cx.at.others().count()));
+            commit.put(Key::unsettled(cx.at.ring, shard), &reconciliation.rest(&left, cx.at.others().count()));
         }
         let made = self.append_closing(cx, &commit)?;
         if made.is_some() {
-            uneven.ranges = left;
+            reconciliation.ranges = left;
             if is_last {
-                cx.out.branches.push("a shard is made even");
-                for FastWrite { stamp, .. } in &uneven.own {
+                cx.out.branches.push("a shard is reconciled");
+                for FastWrite { stamp, .. } in &reconciliation.own {
                     // The slot has to be read from the brick again.
                     self.requests.forget_slot(stamp.session, stamp.op.0 as u8);
                 }
@@ -180,7 +180,7 @@ impl Leader {
                 return Ok(true);
             }
         }
-        self.put_off(shard, uneven);
+        self.put_off(shard, reconciliation);
         Ok(made.is_some())
     }
 
@@ -189,14 +189,14 @@ impl Leader {
         &self,
         cx: &mut Context,
         shard: ShardId,
-        uneven: &mut Uneven,
+        reconciliation: &mut Reconciliation,
         commit: &mut Commit,
     ) -> Result<VecDeque<(u32, u32)>> {
         let Some(before) = cx.around.brick.shard(cx.at.ring, shard)? else { return Ok(VecDeque::new()) };
-        let count = uneven.count.max(before.stamp.count) + 1;
+        let count = reconciliation.count.max(before.stamp.count) + 1;
         let record = ShardRecord { stamp: Stamp { count, ..before.stamp }, ..before };
-        uneven.end_at(before.home_blocks);
-        let mut left = uneven.ranges.clone();
+        reconciliation.end_at(before.home_blocks);
+        let mut left = reconciliation.ranges.clone();
         let most = blocks_max(cx.around.brick);
         let mut takes = most;
         // A range that would fit the next record whole is not begun in this one.
@@ -205,21 +205,21 @@ impl Leader {
         {
             left.pop_front();
             let wanted = blocks.min(takes);
-            let bytes = self.blocks_of(cx, shard, (first, wanted), uneven)?;
-            let mut evened = (bytes.len() / BLOCK_BYTES) as u32;
-            if evened > 0 {
+            let bytes = self.blocks_of(cx, shard, (first, wanted), reconciliation)?;
+            let mut reconciled = (bytes.len() / BLOCK_BYTES) as u32;
+            if reconciled > 0 {
                 commit.changes.push(block_change(shard, record, first, bytes));
             }
-            if evened < wanted {
+            if reconciled < wanted {
                 // No copy that was tried can be read. The repair of the block waits for this shard to be closed, so
                 // this does not wait for the repair.
-                cx.out.branches.push("a damaged block is not made even");
-                uneven.is_damaged = true;
-                evened += 1;
+                cx.out.branches.push("a damaged block is not reconciled");
+                reconciliation.is_damaged = true;
+                reconciled += 1;
             }
-            takes -= evened.min(takes);
-            if evened < blocks {
-                left.push_front((first + evened, blocks - evened));
+            takes -= reconciled.min(takes);
+            if reconciled < blocks {
+                left.push_front((first + reconciled, blocks - reconciled));
             }
         }
         if commit.changes.is_empty() {
@@ -228,9 +228,9 @@ impl Leader {
         Ok(left)
     }
 
-    fn put_off(&mut self, shard: ShardId, uneven: Uneven) {
+    fn put_off(&mut self, shard: ShardId, reconciliation: Reconciliation) {
         if let Some(closing) = &mut self.fast.closing {
-            closing.shards.insert(shard, uneven);
+            closing.shards.insert(shard, reconciliation);
         }
     }
 
@@ -240,11 +240,11 @@ impl Leader {
         cx: &Context,
         shard: ShardId,
         (first, count): (u32, u32),
-        uneven: &Uneven,
+        reconciliation: &Reconciliation,
     ) -> Result<bytes::Bytes> {
         let mut bytes = BytesMut::with_capacity(count as usize * BLOCK_BYTES);
         for block in first..first + count {
-            if let Some(copy) = uneven.member_block(block) {
+            if let Some(copy) = reconciliation.member_block(block) {
                 bytes.extend_from_slice(copy);
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use super::closing::Closing;
 use super::loose::Loose;
-use super::uneven::Uneven;
+use super::reconciliation::Reconciliation;
 use super::{FastOp, read_lists};
 use crate::context::{Context, Out, Token};
 use crate::invariants::require;
@@ -36,7 +36,7 @@ pub(crate) struct FastLane {
     pub(super) due: BTreeSet<ShardId>,
     pub(super) closing: Option<Closing>,
     /// What members and learners listed when they sent `Position`, to be reconciled.
-    pub(super) found: BTreeMap<ShardId, Uneven>,
+    pub(super) found: BTreeMap<ShardId, Reconciliation>,
     pub loose: Loose,
     /// The session that wrote a shard last on the leader's lane, and how many more writes it needs before the shard is
     /// opened.
@@ -184,7 +184,7 @@ impl Leader {
     /// Adds the leader's own lists to what is to be reconciled. They are read once the leader has all records, since
     /// one that it fetched may have reconciled a shard (rule L13).
     pub fn add_own_lists(&mut self, cx: &Context) -> Result<()> {
-        self.fast.found.values_mut().for_each(Uneven::forget_own);
+        self.fast.found.values_mut().for_each(Reconciliation::forget_own);
         for (shard, writes) in read_lists(cx.at, cx.around.brick)? {
             self.fast.found.entry(shard).or_default().add_own(&writes);
         }

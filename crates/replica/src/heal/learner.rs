@@ -105,8 +105,8 @@ impl Learning {
                 let (next, differs) = self.compare(at, brick, now, sequence, portion, (*sum, *count), shards)?;
                 (heal, tell) = (next, Some(differs));
             }
-            Some(HealStep::Take { changes, evened }) => {
-                heal.differing.retain(|shard| !evened.contains(shard));
+            Some(HealStep::Take { changes, reconciled }) => {
+                heal.differing.retain(|shard| !reconciled.contains(shard));
                 taken.clone_from(changes);
             }
             Some(HealStep::End) => ends = true,

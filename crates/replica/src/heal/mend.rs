@@ -52,7 +52,7 @@ impl Leader {
             });
             count += 1;
         }
-        let step = HealStep::Take { changes, evened: Vec::new() };
+        let step = HealStep::Take { changes, reconciled: Vec::new() };
         if self.step_record(cx, (brick, step), &Commit::default(), bytes)?.is_none() {
             return Ok(false);
         }
@@ -92,7 +92,7 @@ impl Leader {
             (None, Some(_)) => taken.push(Change::DropShard { shard }),
             (None, None) => {}
         }
-        let step = HealStep::Take { changes: taken, evened: vec![shard] };
+        let step = HealStep::Take { changes: taken, reconciled: vec![shard] };
         let Some(sequence) = self.step_record(cx, (brick, step), &commit, 0)? else {
             mending.shards.push_front(held);
             return Ok(false);
@@ -141,7 +141,7 @@ impl Leader {
             false => written(cx.at, cx.around.brick, shard, record, first..first + count)?,
         };
         let bytes = if is_hole { 0 } else { count as usize * BLOCK_BYTES };
-        let step = HealStep::Take { changes, evened: Vec::new() };
+        let step = HealStep::Take { changes, reconciled: Vec::new() };
         if self.step_record(cx, (brick, step), &Commit::default(), bytes)?.is_none() {
             return Ok(false);
         }

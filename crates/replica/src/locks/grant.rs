@@ -1,6 +1,6 @@
 //! Changes of the table: held locks, releases, and grants of what has become free.
 
-use super::{LockTable, LockedFile, Ticket, Told};
+use super::{EndedWait, LockTable, LockedFile, Ticket};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
@@ -75,9 +75,9 @@ impl LockTable {
         true
     }
 
-    pub(super) fn tell(&mut self, ticket: Ticket, answer: Result<Reply>) {
+    pub(super) fn end_wait(&mut self, ticket: Ticket, answer: Result<Reply>) {
         self.answers.keep(ticket, answer.clone());
-        self.told.push(Told { ticket, answer });
+        self.ended_waits.push(EndedWait { ticket, answer });
     }
 
     /// Answers every wait that can be answered now.
@@ -89,7 +89,7 @@ impl LockTable {
             let Some(wait) = self.files.get(&file).map(|locks| locks.waiting[place]) else { return };
             self.stop_waiting(wait.ticket);
             let answer = answer.and_then(|()| self.hold(file, &wait.lock));
-            self.tell(wait.ticket, answer.map(|()| Reply::Done));
+            self.end_wait(wait.ticket, answer.map(|()| Reply::Done));
         }
     }
 

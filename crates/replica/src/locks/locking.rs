@@ -2,7 +2,7 @@
 //! table.
 //!
 //! A lock that waits blocks nothing: its op and its retries are answered `Waiting` at once. Once the op has an answer
-//! its ticket is in [`Out::told`], and one more retry returns the answer. Locks are in memory only, so nothing here is
+//! its ticket is in [`Out::ended_waits`], and one more retry returns the answer. Locks are in memory only, so nothing here is
 //! settled or synced, and absent members do not matter.
 
 use crate::context::{Context, Out, Token};
@@ -42,18 +42,18 @@ impl Leader {
 
     /// True if the session has yet to restore the locks that an earlier leader granted it.
     pub fn awaits(&self, session: SessionId) -> bool {
-        self.locking.locks.untold().contains(&session)
+        self.locking.locks.unrestored().contains(&session)
     }
 
     /// Sessions that have yet to restore their locks.
-    pub fn untold(&self) -> Vec<SessionId> {
-        self.locking.locks.untold().iter().copied().collect()
+    pub fn unrestored_sessions(&self) -> Vec<SessionId> {
+        self.locking.locks.unrestored().iter().copied().collect()
     }
 
     pub fn lock_op(&mut self, cx: &mut Context, token: Token, ask: &Ask, op: &LockOp) {
         let answer = self.lock_answer(cx, ask, op);
         cx.out.answers.push((token, answer));
-        self.tell_waiters(cx.out);
+        self.report_ended_waits(cx.out);
     }
 
     fn lock_answer(&mut self, cx: &mut Context, ask: &Ask, op: &LockOp) -> Result<Reply> {
@@ -64,7 +64,7 @@ impl Leader {
         }
         if self.awaits(ask.session) && !matches!(op, LockOp::Restore { .. }) {
             cx.out.branches.push("a session has yet to tell its locks");
-            return Err(Error::LocksUntold);
+            return Err(Error::LocksNotRestored);
         }
         let ticket = Ticket { session: ask.session, op_id: ask.op_id };
         let reply = match op {
@@ -90,10 +90,10 @@ impl Leader {
         (locks, done): (&[(InodeId, Lock)], bool),
     ) -> Result<Option<Result<Reply>>> {
         let (mut here, mut gone) = (Vec::with_capacity(locks.len()), Vec::new());
-        for told in locks {
-            match check_inode(cx, ask, told.0) {
-                Ok(()) => here.push(*told),
-                Err(Error::Stale | Error::Invalid { .. }) => gone.push(*told),
+        for lock in locks {
+            match check_inode(cx, ask, lock.0) {
+                Ok(()) => here.push(*lock),
+                Err(Error::Stale | Error::Invalid { .. }) => gone.push(*lock),
                 Err(error) => return Err(error),
             }
         }
@@ -110,11 +110,11 @@ impl Leader {
     /// Releases all locks of a session that ended.
     pub fn end_locks(&mut self, session: SessionId, out: &mut Out) {
         self.locking.locks.end_session(session);
-        self.tell_waiters(out);
+        self.report_ended_waits(out);
     }
 
-    fn tell_waiters(&mut self, out: &mut Out) {
-        out.told.extend(self.locking.locks.take_told().into_iter().map(|told| told.ticket));
+    fn report_ended_waits(&mut self, out: &mut Out) {
+        out.ended_waits.extend(self.locking.locks.take_ended_waits().into_iter().map(|wait| wait.ticket));
     }
 }
 

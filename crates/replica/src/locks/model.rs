@@ -200,7 +200,7 @@ impl Pair {
     /// Each grant follows the rules. Then the table and the model hold the same, and no wait is left that could be
     /// answered.
     fn compare(&mut self) {
-        for Told { ticket, answer } in self.table.take_told() {
+        for EndedWait { ticket, answer } in self.table.take_ended_waits() {
             let Some(place) = self.model.queue.iter().position(|wait| wait.ticket == ticket) else {
                 assert!(matches!(answer, Err(Error::Interrupted | Error::SessionEnded)), "{answer:?}");
                 continue;

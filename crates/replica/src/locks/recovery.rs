@@ -8,12 +8,12 @@ impl LockTable {
     /// The table of a partition in which these sessions may hold locks. Nothing is granted until each has restored its
     /// locks or ended.
     pub fn recovering(settings: LockSettings, sessions: impl IntoIterator<Item = SessionId>) -> Self {
-        Self { untold: sessions.into_iter().collect(), ..Self::new(settings) }
+        Self { unrestored: sessions.into_iter().collect(), ..Self::new(settings) }
     }
 
     /// True while sessions have not restored their locks.
     pub fn is_recovering(&self) -> bool {
-        !self.untold.is_empty()
+        !self.unrestored.is_empty()
     }
 
     /// Some of these sessions may be dead: see `refuses_meanwhile`.
@@ -22,8 +22,8 @@ impl LockTable {
     }
 
     /// Sessions that have not restored their locks.
-    pub fn untold(&self) -> &BTreeSet<SessionId> {
-        &self.untold
+    pub fn unrestored(&self) -> &BTreeSet<SessionId> {
+        &self.unrestored
     }
 
     /// Restores locks that a session held at the last leader. Returns those that are lost: locks that conflict with one
@@ -47,18 +47,18 @@ impl LockTable {
                 return Err(Error::invalid("an unlock cannot be restored"));
             }
         }
-        let is_awaited = self.untold.contains(&session);
+        let is_awaited = self.unrestored.contains(&session);
         let mut lost = Vec::new();
         for (inode, lock) in locks {
             let file = LockedFile { volume, inode: *inode };
-            let told = HeldLock { session, lock: *lock };
-            let is_free = is_awaited && self.conflict(&file, &told).is_none();
-            let is_lost = if is_free { self.hold(file, &told).is_err() } else { !self.has(&file, &told) };
+            let wanted = HeldLock { session, lock: *lock };
+            let is_free = is_awaited && self.conflict(&file, &wanted).is_none();
+            let is_lost = if is_free { self.hold(file, &wanted).is_err() } else { !self.has(&file, &wanted) };
             if is_lost {
                 lost.push((*inode, *lock));
             }
         }
-        if done && self.untold.remove(&session) {
+        if done && self.unrestored.remove(&session) {
             self.settle();
         }
         Ok(lost)
@@ -67,19 +67,21 @@ impl LockTable {
 
 impl LockTable {
     /// True if the lock is held as restored.
-    fn has(&self, file: &LockedFile, told: &HeldLock) -> bool {
-        let kind = |one: &HeldLock| one.lock.kind == told.lock.kind && one.lock.style == told.lock.style;
-        let around = |one: &HeldLock| one.lock.start <= told.lock.start && told.lock.end <= one.lock.end;
-        let same = |one: &HeldLock| one.holder() == told.holder() && kind(one) && around(one);
+    fn has(&self, file: &LockedFile, wanted: &HeldLock) -> bool {
+        let kind = |one: &HeldLock| one.lock.kind == wanted.lock.kind && one.lock.style == wanted.lock.style;
+        let around = |one: &HeldLock| one.lock.start <= wanted.lock.start && wanted.lock.end <= one.lock.end;
+        let same = |one: &HeldLock| one.holder() == wanted.holder() && kind(one) && around(one);
         self.files.get(file).is_some_and(|locks| locks.held.iter().any(same))
     }
 }
 
 impl LockTable {
     pub(super) fn locks_unknown(&self) -> Error {
-        let untold: Vec<String> = self.untold.iter().map(|session| session.to_string()).collect();
-        let what =
-            format!("the partition's new leader waits until sessions {} have restored their locks", untold.join(", "));
+        let unrestored: Vec<String> = self.unrestored.iter().map(|session| session.to_string()).collect();
+        let what = format!(
+            "the partition's new leader waits until sessions {} have restored their locks",
+            unrestored.join(", ")
+        );
         Error::Unavailable { what }
     }
 }

@@ -55,8 +55,8 @@ impl Bench {
     }
     /// The ops that were granted since the last call.
     fn woken(&mut self) -> Vec<Ticket> {
-        let told = self.table.take_told();
-        told.into_iter().map(|told| told.answer.map(|_| told.ticket).unwrap()).collect()
+        let waits = self.table.take_ended_waits();
+        waits.into_iter().map(|wait| wait.answer.map(|_| wait.ticket).unwrap()).collect()
     }
     /// The ranges that an owner holds, by first byte.
     fn held(&self, who: Who) -> Vec<(LockKind, u64, u64)> {
@@ -250,9 +250,9 @@ fn a_cancelled_wait_is_interrupted_and_lets_those_behind_it_in() {
     let writer = b.waits(FILE, 21, lock(21, Write, 0, 9));
     let reader = b.waits(FILE, 31, lock(31, Read, 0, 9));
     assert!(b.table.cancel(writer));
-    let told = b.table.take_told();
-    assert_eq!(told[0], Told { ticket: writer, answer: Err(Error::Interrupted) });
-    assert_eq!(told[1], Told { ticket: reader, answer: Ok(Reply::Done) });
+    let ended_waits = b.table.take_ended_waits();
+    assert_eq!(ended_waits[0], EndedWait { ticket: writer, answer: Err(Error::Interrupted) });
+    assert_eq!(ended_waits[1], EndedWait { ticket: reader, answer: Ok(Reply::Done) });
     // The lock was granted before it was cancelled.
     assert!(!b.table.cancel(reader));
     assert_eq!(b.held(31), [(Read, 0, 9)]);
@@ -311,15 +311,15 @@ fn the_end_of_a_session_releases_what_it_held_and_ends_its_waits() {
     let waiting = b.waits(FILE, 22, lock(22, Read, 0, 0));
     let behind = b.waits(FILE, 31, lock(31, Write, 9, 9));
     b.table.end_session(SessionId(1));
-    let told = b.table.take_told();
-    assert_eq!(told[0], Told { ticket: ended, answer: Err(Error::SessionEnded) });
-    assert_eq!(told[1], Told { ticket: waiting, answer: Ok(Reply::Done) });
+    let ended_waits = b.table.take_ended_waits();
+    assert_eq!(ended_waits[0], EndedWait { ticket: ended, answer: Err(Error::SessionEnded) });
+    assert_eq!(ended_waits[1], EndedWait { ticket: waiting, answer: Ok(Reply::Done) });
     b.table.end_session(SessionId(2));
     assert_eq!(b.woken(), [behind]);
 }
 
 #[test]
-fn a_new_leader_grants_nothing_until_all_sessions_have_told_their_locks_or_ended() {
+fn a_new_leader_grants_nothing_until_all_sessions_have_restored_their_locks_or_ended() {
     let sessions = [SessionId(1), SessionId(2), SessionId(3)];
     let mut b = Bench { table: LockTable::recovering(LockSettings::default(), sessions), op: 0 };
     let lost = b.table.restore(SessionId(1), FILE.volume, &[(ROOT, lock(11, Write, 0, 9))], true).unwrap();
@@ -330,8 +330,8 @@ fn a_new_leader_grants_nothing_until_all_sessions_have_told_their_locks_or_ended
     assert!(matches!(now, Err(Error::Unavailable { .. })));
     assert!(b.table.get(SessionId(1), FILE, &lock(12, Read, 30, 30)).is_err());
     // Locks that conflict with restored ones are lost, and the others are restored.
-    let told = [(ROOT, lock(21, Read, 5, 5)), (ROOT, lock(21, Read, 10, 10))];
-    assert_eq!(b.table.restore(SessionId(2), FILE.volume, &told, true).unwrap(), [told[0]]);
+    let restored = [(ROOT, lock(21, Read, 5, 5)), (ROOT, lock(21, Read, 10, 10))];
+    assert_eq!(b.table.restore(SessionId(2), FILE.volume, &restored, true).unwrap(), [restored[0]]);
     assert_eq!(b.woken(), []);
     b.table.end_session(SessionId(3));
     assert_eq!(b.woken(), [wait]);
@@ -362,22 +362,22 @@ fn while_a_session_may_be_gone_who_does_not_wait_is_refused_and_stays_so() {
 
 /// A restore that names a stronger lock than the one that is held is answered as lost.
 #[test]
-fn a_lock_of_another_kind_is_not_the_one_that_is_told() {
+fn a_lock_of_another_kind_is_not_the_one_that_is_restored() {
     let mut b = Bench { table: LockTable::recovering(LockSettings::default(), [SessionId(1)]), op: 0 };
-    let told = |kind| [(ROOT, lock(11, kind, 0, 9))];
-    assert_eq!(b.table.restore(SessionId(1), FILE.volume, &told(Read), true), Ok(vec![]));
-    assert_eq!(b.table.restore(SessionId(1), FILE.volume, &told(Write), true), Ok(told(Write).to_vec()));
-    assert_eq!(b.table.restore(SessionId(1), FILE.volume, &told(Read), true), Ok(vec![]), "as it is held");
+    let restored = |kind| [(ROOT, lock(11, kind, 0, 9))];
+    assert_eq!(b.table.restore(SessionId(1), FILE.volume, &restored(Read), true), Ok(vec![]));
+    assert_eq!(b.table.restore(SessionId(1), FILE.volume, &restored(Write), true), Ok(restored(Write).to_vec()));
+    assert_eq!(b.table.restore(SessionId(1), FILE.volume, &restored(Read), true), Ok(vec![]), "as it is held");
 }
 
 #[test]
-fn a_deadlock_that_the_restored_locks_make_is_told_once_they_are_known() {
+fn a_deadlock_that_the_restored_locks_make_is_answered_once_they_are_known() {
     let mut b = Bench { table: LockTable::recovering(LockSettings::default(), [SessionId(1), SessionId(2)]), op: 0 };
     let first = b.waits(FILE, 11, lock(11, Write, 9, 9));
     let second = b.waits(FILE, 21, lock(21, Write, 0, 0));
     b.table.restore(SessionId(1), FILE.volume, &[(ROOT, lock(11, Write, 0, 0))], true).unwrap();
     b.table.restore(SessionId(2), FILE.volume, &[(ROOT, lock(21, Write, 9, 9))], true).unwrap();
-    assert_eq!(b.table.take_told(), [Told { ticket: first, answer: Err(Error::Deadlock) }]);
+    assert_eq!(b.table.take_ended_waits(), [EndedWait { ticket: first, answer: Err(Error::Deadlock) }]);
     b.granted(11, Unlock, 0, 0);
     assert_eq!(b.woken(), [second]);
 }

@@ -49,7 +49,7 @@ pub(crate) struct Follower {
     pub tickets: u64,
     /// With this record, the members have reconciled what they lost in power cuts.
     settled: Option<Sequence>,
-    /// The room that the leader was last told of.
+    /// The room that was last reported to the leader.
     reported_room: Option<Amount>,
     /// What a learner has yet to be given.
     learning: Learning,
@@ -218,13 +218,13 @@ impl Follower {
         *self.reported_room.insert(around.brick.room_left())
     }
 
-    /// Tells the leader that there is more room, once it has doubled. The leader refuses what would not fit here, so no
-    /// record arrives whose answer could say so.
+    /// Reports more room to the leader once it has doubled. The leader refuses records that would not fit here, so none
+    /// arrives whose answer could report the room.
     fn report_new_room(&mut self, cx: &mut Context) {
         let left = cx.around.brick.room_left();
         if self
             .reported_room
-            .is_some_and(|told| left.bytes / 2 > told.bytes || left.files > told.files.saturating_mul(2))
+            .is_some_and(|known| left.bytes / 2 > known.bytes || left.files > known.files.saturating_mul(2))
         {
             let held = Message::Held { sequence: Sequence(0), room: self.room(cx.around) };
             cx.send_member(cx.at.view.leader, held);

@@ -233,7 +233,7 @@ fn a_leg_is_undone_however_long_its_op_was_on_its_way() {
     ring.check();
 }
 
-/// A partition is told once that a directory stays. Until it knows, a leader that begins must assume that the directory
+/// A partition is notified once that a directory stays. Until it knows, a leader that begins must assume that the directory
 /// may be removed, and makes nothing in it.
 #[test]
 fn a_directory_is_used_though_nobody_heard_that_it_stays() {
@@ -514,7 +514,7 @@ fn a_leader_that_lacks_records_says_of_no_intent_that_it_is_gone() {
 }
 
 /// The record says that the op is done. If the leg were given up, half of the op would be missing, and the client would
-/// be told that none of it is done.
+/// be answered that none of it is done.
 #[test]
 fn a_leg_behind_the_commit_point_that_meets_damage_is_sent_until_that_is_mended() {
     let mut ring = open(&storages());

@@ -278,7 +278,7 @@ fn a_write_that_only_the_leader_had_is_undone_if_that_cannot_read_it() {
 }
 
 #[test]
-fn a_lender_that_comes_back_is_asked_again() {
+fn a_member_that_comes_back_is_asked_for_its_copy_again() {
     let mut lane = Lane::new();
     let (leader, follower) = (lane.leader, lane.follower);
     rot(&mut lane, leader);
@@ -486,18 +486,18 @@ fn a_shard_is_made_even_with_one_record() {
         assert!(lane.fast(follower, 513, first * BLOCK, write()).is_ok());
         assert!(lane.fast(leader, 768, 0, bytes(3, 2 * BLOCK_BYTES)).is_ok());
         lane.ring.handle(leader, Event::CloseShards);
-        let is_evening = |message: &Message| {
+        let is_reconciling = |message: &Message| {
             let Message::Append { entry, .. } = message else { return false };
             matches!(entry.record.changes[..], [Change::WriteBlocks { .. }, ..])
         };
-        let mut evened = 0;
+        let mut reconciled = 0;
         while let Some(envelope) = lane.ring.queue.pop_front() {
-            evened += u32::from(envelope.to == follower && is_evening(&envelope.message));
-            if evened < 2 || envelope.to != follower {
+            reconciled += u32::from(envelope.to == follower && is_reconciling(&envelope.message));
+            if reconciled < 2 || envelope.to != follower {
                 lane.ring.handle(envelope.to, Event::Message(envelope));
             }
         }
-        assert!(evened == 1 && !lane.listed(follower), "{evened} records reconcile the shard");
+        assert!(reconciled == 1 && !lane.listed(follower), "{reconciled} records reconcile the shard");
         let (old, new) = (leader.brick.0, follower.brick.0);
         super::heal::form(&mut lane.ring, leader.partition.0, new, &[new], &[]);
         (lane.leader, lane.follower) = (follower, leader);

@@ -254,7 +254,7 @@ fn a_record_that_only_the_old_leader_had_is_undone_though_others_have_come_since
     lane.check_even([5, 1, 1, 1]);
     let left = ShardId { data, ..shard() };
     let left = [leader, follower].map(|at| lane.ring.bricks[at.brick.0 as usize].shard(RING, left).unwrap());
-    assert_eq!(left, [None, None], "no client was told of it");
+    assert_eq!(left, [None, None], "no client got an answer about it");
 }
 
 /// A hole cannot be punched beside reserved room, so the shard's healing begins again.

@@ -115,7 +115,7 @@ fn a_sync_is_asked_again_of_who_comes_back_and_not_of_who_is_left_out() {
     }
 }
 
-/// Two leaders made different records with one sequence. Whichever is kept, a client was told of the other.
+/// Two leaders made different records with one sequence. Whichever is kept, a client may have got the answer of the other.
 #[test]
 fn logs_of_which_none_is_the_beginning_of_the_other_are_not_served() {
     for leaders in [1, 2] {
@@ -240,7 +240,7 @@ fn a_member_that_does_not_lead_answers_that() {
 
 /// The coordinator may not have received it, and no client is answered until it has recorded the view.
 #[test]
-fn that_a_view_may_begin_is_told_until_it_has() {
+fn that_a_view_may_begin_is_reported_until_it_has() {
     let mut ring = open(&storages());
     let (leader, _) = two(&ring);
     let number = leader.partition.0;

@@ -215,18 +215,18 @@ fn a_leader_that_begins_anew_has_all_synced_before_it_evens_what_they_list() {
     let mut lane = loose_lane();
     write_two(&mut lane);
     lane.ring.handle(lane.leader, Event::Start);
-    let (mut is_synced, mut evened) = (false, 0);
+    let (mut is_synced, mut reconciled) = (false, 0);
     while let Some(envelope) = lane.ring.queue.pop_front() {
         is_synced |= matches!(envelope.message, Message::Synced { .. });
         if let Message::Append { entry, .. } = &envelope.message
             && entry.record.changes.iter().any(|change| change.shard() == Some(shard()))
         {
             assert!(is_synced, "{entry:?}");
-            evened += 1;
+            reconciled += 1;
         }
         lane.ring.handle(envelope.to, Event::Message(envelope));
     }
-    assert_eq!(evened, 1);
+    assert_eq!(reconciled, 1);
     lane.ring.rest();
     assert_eq!(noted(&lane), [false, false], "the leader has found the marker");
     loses_power_and_comes_back(&mut lane);

@@ -187,22 +187,22 @@ fn whom_a_rotten_journal_cannot_feed_is_compared() {
 
 /// The brick has stopped for another reason.
 #[test]
-fn a_member_whose_brick_has_stopped_is_told_of_by_its_leaders() {
+fn a_member_whose_brick_has_stopped_is_reported_by_its_leaders() {
     let mut ring = open(&storages());
     let stopped = BrickId(u128::from(OLDER));
     ring.bricks[OLDER as usize].poison(&Error::Poisoned { what: "a test".into() });
     DATA.for_each(|data| drop(write(&mut ring, data, 0, vec![7; 100])));
-    let mut told = 0;
+    let mut failures = 0;
     for number in 0..COUNT {
         let view = ring.views[number as usize].clone();
         let leader = partition(&ring, number);
         let failed = leader.failed_members();
-        told += failed.len();
+        failures += failed.len();
         let may_fail = view.leader != stopped && view.has_member(stopped);
         assert!(failed.is_empty() || may_fail && failed == [stopped], "partition {number}: {failed:?}");
         assert_eq!((leader.waits_for(), leader.unfed_members()), (failed, vec![]));
     }
-    assert!(told > 0);
+    assert!(failures > 0);
     let name = stopped.text();
     assert!(
         ring.notes.iter().any(|note| note.contains(&format!("brick {name} appends no more records"))),

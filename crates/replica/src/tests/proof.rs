@@ -146,22 +146,22 @@ fn a_shard_that_is_written_on_the_fast_lane_is_left_out() {
 
 /// Each of two runs sees its own proof, also if the second follows at once.
 #[test]
-fn a_proof_that_has_ended_is_told_of_while_the_next_one_runs() {
+fn a_proof_that_has_ended_is_reported_while_the_next_one_runs() {
     let mut ring = ring_with_shards();
     let (leader, _) = members(&ring, 0);
     let leader = Address { partition: PartitionNumber(0), brick: leader };
     for run in [1, 2] {
         ring.handle(leader, Event::Prove { run });
     }
-    let told = |ring: &TestRing| -> Vec<(u64, bool)> {
+    let proofs = |ring: &TestRing| -> Vec<(u64, bool)> {
         ring.partitions[&leader].proofs().iter().map(|proof| (proof.run, proof.ended)).collect()
     };
-    assert_eq!(told(&ring), [(1, false)]);
+    assert_eq!(proofs(&ring), [(1, false)]);
     let mut seen = Vec::new();
     while let Some(envelope) = ring.queue.pop_front() {
         ring.handle(envelope.to, Event::Message(envelope));
-        seen.extend(told(&ring));
+        seen.extend(proofs(&ring));
     }
     assert!(seen.contains(&(1, true)) && seen.contains(&(2, false)), "{seen:?}");
-    assert_eq!(told(&ring), [(2, true), (1, true)]);
+    assert_eq!(proofs(&ring), [(2, true), (1, true)]);
 }

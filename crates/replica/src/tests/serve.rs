@@ -251,8 +251,8 @@ fn a_file_that_is_being_cut_is_shown_and_linked_once_its_shards_are_cut() {
     let op = DataOp::WriteShard { data, index: far, offset: 0, bytes, follow: None, fast: false };
     ring.execute(Op::Data { op }).unwrap();
     let end = far * SHARD_BYTES + 100;
-    let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
-    ring.execute(Op::Data { op: told }).unwrap();
+    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    ring.execute(Op::Data { op: wrote }).unwrap();
     ring.rest();
     let size = Some(far * SHARD_BYTES + 10);
     let cuts = Op::Inode { op: InodeOp::SetAttr { inode, changes: AttrChanges { size, ..Default::default() } } };
@@ -313,8 +313,8 @@ fn a_small_file_whose_bytes_move_into_a_shard_is_changed_afterwards() {
     let shard = DataOp::ReadShard { data: attr.layout.pieces[0].data, index: 0, offset: 0, length: 100 };
     assert_eq!(ring.read(Op::Data { op: shard }), Ok(Reply::Data { bytes: old }));
     for token in 1..=4 {
-        let told = &ring.answers[&Token(token)];
-        assert!(matches!(told, Ok(Reply::Node { attr: told, .. }) if told.layout == attr.layout), "{told:?}");
+        let answer = &ring.answers[&Token(token)];
+        assert!(matches!(answer, Ok(Reply::Node { attr: now, .. }) if now.layout == attr.layout), "{answer:?}");
     }
 }
 
@@ -338,8 +338,8 @@ fn nothing_is_left_of_a_great_file_that_was_removed() {
         write(&mut ring, *index).unwrap();
     }
     let end = (indices.last().unwrap() + 1) * SHARD_BYTES;
-    let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
-    ring.execute(Op::Data { op: told }).unwrap();
+    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    ring.execute(Op::Data { op: wrote }).unwrap();
     ring.execute(unlink(b"f")).unwrap();
     ring.rest();
     ring.check();
@@ -366,8 +366,8 @@ fn the_longest_file_is_removed_as_fast_as_others() {
     let spilt = ring.execute(Op::Data { op: DataOp::Spill { inode } });
     let Ok(Reply::Node { attr, .. }) = spilt else { panic!("{spilt:?}") };
     let (layout_version, end) = (attr.layout.version, FILE_BYTES_MAX);
-    let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
-    ring.execute(Op::Data { op: told }).unwrap();
+    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    ring.execute(Op::Data { op: wrote }).unwrap();
     ring.execute(unlink(b"f")).unwrap();
     ring.rest();
     assert!(!ring.entries().iter().any(|(key, _)| key.kind() == Some(Kind::Garbage)));
@@ -451,7 +451,7 @@ fn nothing_changes_while_a_member_is_away() {
 
 /// Otherwise it waits for ever: the replica that it asked does not lead any more.
 #[test]
-fn who_waits_is_told_when_another_leads() {
+fn a_request_that_waits_is_answered_when_another_replica_leads() {
     let mut ring = open(&storages());
     let root = ring.leader(ROOT.position());
     let ways = (elsewhere(&ring, root), root);

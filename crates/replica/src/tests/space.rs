@@ -568,8 +568,8 @@ fn more_shards_than_one_record_takes_are_emptied_cut_and_dropped() {
             ring.execute(Op::Data { op: write }).unwrap();
         }
         let (layout_version, end) = (attr.layout.version, 200_000 * SHARD_BYTES);
-        let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
-        ring.execute(Op::Data { op: told }).unwrap();
+        let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+        ring.execute(Op::Data { op: wrote }).unwrap();
         ring.write_home();
         match way {
             0 => empty(&mut ring, data, 1, 200_000),

@@ -29,7 +29,7 @@ fn a_member_that_fails_waits_for_room_no_more() {
     tell_only(&mut ring, member, Event::Synced { ticket: 1, outcome });
     assert!(ring.partitions[&member].failure().is_some());
     assert!(!ring.bricks[brick].has_starving());
-    assert!(ring.bricks[brick].take_passed_turn(), "the next replica is told");
+    assert!(ring.bricks[brick].take_passed_turn(), "the next replica is notified");
 }
 
 /// Handles an event. No room is made, and the messages are not sent.

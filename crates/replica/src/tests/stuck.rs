@@ -5,7 +5,7 @@ use super::*;
 use hekate_brick::storage::Storage;
 
 #[test]
-fn a_learner_that_cannot_be_healed_is_told_of_and_tried_again_once_the_block_is_written_over() {
+fn a_learner_that_cannot_be_healed_is_reported_and_tried_again_once_the_block_is_overwritten() {
     let storages = storages();
     let mut ring = open(&storages);
     let shard = ShardId { volume: VOLUME, data: DataId(77), index: 0 };

@@ -88,25 +88,25 @@ fn times_are_answered_before_others_have_them_and_the_next_leader_knows_no_older
     assert!(written.is_marked(written.leader) && written.is_marked(follower));
     let before = written.attr();
     assert_eq!(written.tell_alone(true, 100_000), Some(Ok(Reply::Done)), "at once");
-    let told = Time(written.ring.clock);
+    let wrote_at = Time(written.ring.clock);
     assert_eq!(written.attr(), before, "no record has it");
     let number = written.leader.partition.0;
     form(&mut written.ring, number, follower.brick.0, &[follower.brick.0], &[]);
     let now = written.attr_on(follower);
-    assert!(now.mtime >= told && now.ctime >= told && now.change > before.change + 1, "{now:?} {told:?}");
+    assert!(now.mtime >= wrote_at && now.ctime >= wrote_at && now.change > before.change + 1, "{now:?} {wrote_at:?}");
     assert!(!written.is_marked(follower));
     written.ring.rest();
 }
 
 /// Each read of the times shows what all members have by then.
 #[test]
-fn times_that_were_kept_are_told_to_who_asks() {
+fn kept_times_are_in_each_reply() {
     let mut written = Written::new();
     let (follower, before) = (written.follower(), written.attr());
     for _ in 0..3 {
         assert_eq!(written.tell(true, 100_000), Some(Ok(Reply::Done)));
     }
-    let told = Time(written.ring.clock);
+    let wrote_at = Time(written.ring.clock);
     let asks = [
         Op::Inode { op: InodeOp::GetAttr { inode: written.inode } },
         Op::Name { op: NameOp::Lookup { dir: ROOT, name: Name::new("f".into()).unwrap() } },
@@ -114,7 +114,7 @@ fn times_that_were_kept_are_told_to_who_asks() {
     for op in asks {
         let found = written.ring.read(op);
         let Ok(Reply::Node { attr, .. }) = found else { panic!("{found:?}") };
-        assert!(attr.mtime >= told && attr.change == before.change + 3, "{attr:?}");
+        assert!(attr.mtime >= wrote_at && attr.change == before.change + 3, "{attr:?}");
         assert_eq!(written.attr_on(follower).mtime, attr.mtime, "all members have it");
     }
     // One record: otherwise each read would cost a record.
@@ -125,15 +125,15 @@ fn times_that_were_kept_are_told_to_who_asks() {
 
 /// open(2) with O_CREAT, of a file that exists.
 #[test]
-fn who_opens_a_file_by_its_name_is_told_times_that_were_kept() {
+fn opening_a_file_by_its_name_returns_kept_times() {
     let mut written = Written::new();
     assert_eq!(written.tell(true, 100_000), Some(Ok(Reply::Done)));
-    let (told, name, node) = (Time(written.ring.clock), Name::new("f".into()).unwrap(), NewNode::File);
+    let (wrote_at, name, node) = (Time(written.ring.clock), Name::new("f".into()).unwrap(), NewNode::File);
     let (dir, mode, uid, gid, umask, exclusive, seed) = (ROOT, 0o644, 1, 1, 0, false, 7);
     written.ring.op_id = 1 << 30;
     let opened = written.ring.name_op(NameOp::Create { dir, name, node, mode, uid, gid, umask, exclusive, seed });
     let Ok(Reply::Node { attr, .. }) = opened else { panic!("{opened:?}") };
-    assert!(attr.id == written.inode && attr.mtime >= told, "{attr:?}");
+    assert!(attr.id == written.inode && attr.mtime >= wrote_at, "{attr:?}");
     assert_eq!(written.attr_on(written.follower()).mtime, attr.mtime, "all members have it");
 }
 
@@ -142,13 +142,13 @@ fn what_else_changes_a_file_keeps_the_times_of_its_writes() {
     let mut written = Written::new();
     let before = written.attr();
     assert_eq!(written.tell(true, 100_000), Some(Ok(Reply::Done)));
-    let told = Time(written.ring.clock);
+    let wrote_at = Time(written.ring.clock);
     let changes = AttrChanges { mode: Some(0o600), ..AttrChanges::default() };
     written.ring.op_id = written.op_id;
     let op = Op::Inode { op: InodeOp::SetAttr { inode: written.inode, changes } };
     written.ring.execute_at(written.leader, op).unwrap();
     let now = written.attr();
-    assert!(now.mtime >= told && now.mode == 0o600 && now.change == before.change + 2, "{now:?}");
+    assert!(now.mtime >= wrote_at && now.mode == 0o600 && now.change == before.change + 2, "{now:?}");
     written.ring.rest();
 }
 
@@ -205,7 +205,7 @@ fn a_file_that_nobody_writes_is_noted_no_more() {
 
 /// A listing shows them too, without waiting for the next tick.
 #[test]
-fn whoever_looks_is_told_kept_times_at_once() {
+fn every_lookup_returns_kept_times_at_once() {
     let mut written = Written::new();
     let list = NameOp::List { dir: ROOT, after: None, limit: 10, attributes: true, touch: false };
     let list_at = written.ring.leader(ROOT.position());
@@ -215,7 +215,7 @@ fn whoever_looks_is_told_kept_times_at_once() {
     ];
     for (number, (at, op)) in asks.into_iter().enumerate() {
         assert_eq!(written.tell(true, 100_000), Some(Ok(Reply::Done)));
-        let (told, token) = (Time(written.ring.clock), Token(1 << 50 | number as u64));
+        let (wrote_at, token) = (Time(written.ring.clock), Token(1 << 50 | number as u64));
         let ask = Ask { op_id: OpId(1 << 40 | number as u64), ..written.ring.ask() };
         written.ring.tell(at, Event::Request { token, ask, op });
         let attr = match written.ring.answers.remove(&token) {
@@ -223,7 +223,7 @@ fn whoever_looks_is_told_kept_times_at_once() {
             Some(Ok(Reply::List { entries, .. })) => entries[0].attr.clone().unwrap(),
             other => panic!("not at once: {other:?}"),
         };
-        assert!(attr.id == written.inode && attr.mtime >= told, "{attr:?} {told:?}");
+        assert!(attr.id == written.inode && attr.mtime >= wrote_at, "{attr:?} {wrote_at:?}");
     }
 }
 

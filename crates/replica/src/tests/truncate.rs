@@ -33,7 +33,7 @@ impl Long {
         attr
     }
 
-    fn told(&mut self, end: u64) {
+    fn wrote(&mut self, end: u64) {
         let (inode, layout_version) = (self.inode, self.attr().layout.version);
         let op = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
         self.ring.execute(Op::Data { op }).unwrap();
@@ -65,7 +65,7 @@ fn of_a_file_that_is_cut_all_before_its_end_is_left_and_nothing_behind_it() {
         for index in shards {
             file.write(index);
         }
-        file.told(140_000 * SHARD_BYTES + 100);
+        file.wrote(140_000 * SHARD_BYTES + 100);
         // This write is not recorded in the inode.
         file.write(140_001);
         let sizes = [
@@ -148,7 +148,7 @@ fn room_behind_the_end_of_a_file_goes_with_a_truncate() {
     let mut file = Long::new();
     let (blocks, length) = (4, 4 * BLOCK_BYTES as u32);
     file.write(0);
-    file.told(100);
+    file.wrote(100);
     let shard = ShardId { volume: VOLUME, data: file.data, index: 0 };
     let (data, index, fill) = (file.data, 0, Fill::Holes);
     let allocates = Op::Data { op: DataOp::AllocateShard { data, index, offset: 0, length, fill } };
@@ -172,7 +172,7 @@ fn a_shard_that_rests_beside_its_inode_is_cut_too() {
     let home = file.inode.position().partition(COUNT);
     for index in (1..).filter(|index| partition(*index) == home).take(2) {
         file.write(index);
-        file.told(index * SHARD_BYTES + 100);
+        file.wrote(index * SHARD_BYTES + 100);
         file.resize(index * SHARD_BYTES + 10).unwrap();
         assert_eq!(file.left(index), 10);
         file.resize(SHARD_BYTES / 2).unwrap();
@@ -186,12 +186,12 @@ fn what_a_truncate_has_not_cut_is_not_written_again() {
     let mut ring = open(&storages());
     let inode = create_file(&mut ring).id;
     let Reply::Node { attr, .. } = ring.execute(Op::Data { op: DataOp::Spill { inode } }).unwrap() else { panic!() };
-    let told = |version: u32, end: u64| {
+    let wrote = |version: u32, end: u64| {
         let op = DataOp::Wrote { inode, layout_version: version, end, reach: end, drop_set_id: false, fast: false };
         Op::Data { op }
     };
     let first = attr.layout.version;
-    ring.execute(told(first, 100)).unwrap();
+    ring.execute(wrote(first, 100)).unwrap();
     let cut = |ring: &mut TestRing, size: u64| {
         let op = InodeOp::SetAttr { inode, changes: AttrChanges { size: Some(size), ..Default::default() } };
         ring.execute(Op::Inode { op }).unwrap();
@@ -199,9 +199,9 @@ fn what_a_truncate_has_not_cut_is_not_written_again() {
     cut(&mut ring, 50);
     cut(&mut ring, 80);
     cut(&mut ring, 60);
-    let Reply::Node { attr, .. } = ring.execute(told(first, 50)).unwrap() else { panic!("its layout is not told") };
-    assert_eq!(ring.execute(told(attr.layout.version, 50)), Ok(Reply::Done), "of now");
-    assert_eq!(ring.execute(told(first, 51)), Err(Error::LayoutChanged), "of that the first one has cut a byte");
+    let Reply::Node { attr, .. } = ring.execute(wrote(first, 50)).unwrap() else { panic!("no reply with the layout") };
+    assert_eq!(ring.execute(wrote(attr.layout.version, 50)), Ok(Reply::Done), "of now");
+    assert_eq!(ring.execute(wrote(first, 51)), Err(Error::LayoutChanged), "of that the first one has cut a byte");
     let Reply::Node { attr, .. } = ring.read(Op::Inode { op: InodeOp::GetAttr { inode } }).unwrap() else { panic!() };
     assert_eq!(attr.size, 60, "what is carried over makes no file longer");
 }
@@ -218,7 +218,7 @@ fn a_partition_that_has_only_far_shards_of_a_file_cuts_them_too() {
     let (first, number) = (1..).find_map(|first| Some((first, of(first)?))).unwrap();
     let far = (first..).find(|index| partition(*index) == number).unwrap();
     file.write(far);
-    file.told(far * SHARD_BYTES + 100);
+    file.wrote(far * SHARD_BYTES + 100);
     file.resize(first * SHARD_BYTES).unwrap();
     file.resize(far * SHARD_BYTES + 100).unwrap();
     assert_eq!(file.left(far), 0, "it grew again");
@@ -226,14 +226,14 @@ fn a_partition_that_has_only_far_shards_of_a_file_cuts_them_too() {
 
 /// A client that knows the new layout would write under it, to a shard that is yet to be cut.
 #[test]
-fn what_is_told_of_a_file_that_is_being_cut_is_answered_once_it_is() {
+fn a_note_about_a_file_that_is_being_cut_is_answered_once_it_is_cut() {
     let mut file = Long::new();
     let (inode, data) = (file.inode, file.data);
     let partition = |index| ShardId { volume: VOLUME, data, index }.position().partition(COUNT);
     let far = (1..).find(|index| partition(*index) != inode.position().partition(COUNT)).unwrap();
     let end = far * SHARD_BYTES + 100;
     file.write(far);
-    file.told(end);
+    file.wrote(end);
     file.ring.rest();
     let layout_version = file.attr().layout.version;
     let changes = AttrChanges { size: Some(end - 50), ..Default::default() };
@@ -241,8 +241,8 @@ fn what_is_told_of_a_file_that_is_being_cut_is_answered_once_it_is() {
     let legs = deliver_but(&mut file.ring, |envelope| matches!(envelope.message, Message::Leg { .. }));
     assert!(!legs.is_empty(), "it is on its way");
     for (token, end) in [(2, end - 50), (3, end)] {
-        let told = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
-        begin(&mut file.ring, token, Op::Data { op: told });
+        let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+        begin(&mut file.ring, token, Op::Data { op: wrote });
     }
     deliver_but(&mut file.ring, |_| false);
     assert!(file.ring.answers.is_empty(), "{:?}", file.ring.answers);

@@ -42,7 +42,7 @@ impl Leader {
     }
 
     /// True if the op looks up or lists the new name of a link in flight. The inode counts the link already, and may
-    /// lose its other names meanwhile: a client that was told that there is no name would see it come back.
+    /// lose its other names meanwhile: a client that got the answer that a name is missing would see it come back.
     fn is_being_linked(&self, op: &Op) -> bool {
         if self.transactions.driven.is_empty() {
             return false;

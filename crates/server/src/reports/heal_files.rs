@@ -101,21 +101,21 @@ fn hex(id: u128) -> String {
 }
 
 /// Learns from a change which inode has which data ids, and which name leads to which inode.
-fn learn(told: &mut FileShare, change: &Change) {
+fn learn(share: &mut FileShare, change: &Change) {
     let Change::Put { key, value } = change else { return };
     let Some(id) = key.id().map(hex) else { return };
     match key.kind() {
         Some(Kind::Inode) => {
             let Ok(record) = InodeRecord::from_bytes(value.clone()) else { return };
             if record.kind == NodeKind::Directory {
-                told.parents.insert(id.clone(), hex(record.parent.bits()));
+                share.parents.insert(id.clone(), hex(record.parent.bits()));
             }
-            told.owners.extend(record.layout.pieces.iter().map(|piece| (hex(piece.data.0), id.clone())));
+            share.owners.extend(record.layout.pieces.iter().map(|piece| (hex(piece.data.0), id.clone())));
         }
         Some(Kind::Name) => {
             let Ok(record) = NameRecord::from_bytes(value.clone()) else { return };
             let name = String::from_utf8_lossy(&key.rest()).into_owned();
-            told.names.insert(hex(record.inode.bits()), (id, name));
+            share.names.insert(hex(record.inode.bits()), (id, name));
         }
         _ => {}
     }
@@ -127,7 +127,7 @@ fn learn(told: &mut FileShare, change: &Change) {
 ///
 /// `Io` or `Damaged` if a journal cannot be read; those of the coordinator.
 pub fn missing_here(node: &Node) -> Result<Journaled> {
-    let mut told = FileShare::default();
+    let mut share = FileShare::default();
     for brick in node.bricks.values() {
         let mut lacking = lacking_of(node, brick.id())?;
         if lacking.is_empty() {
@@ -146,16 +146,16 @@ pub fn missing_here(node: &Node) -> Result<Journaled> {
                     record.changes.iter().for_each(|change| one.take(record.ring, change));
                 }
             }
-            record.changes.iter().for_each(|change| learn(&mut told, change));
+            record.changes.iter().for_each(|change| learn(&mut share, change));
         })?;
         for one in lacking.into_values().flatten() {
             if !one.is_complete && !one.healing.as_ref().is_some_and(|healing| healing.whole) {
-                told.incomplete.insert(one.brick.text());
+                share.incomplete.insert(one.brick.text());
             }
-            told.lacked.extend(one.files());
+            share.lacked.extend(one.files());
         }
     }
-    Ok(Journaled { told })
+    Ok(Journaled { share })
 }
 
 /// The replicas that lack records of the partitions that a brick leads.
@@ -198,12 +198,12 @@ pub fn missing(node: &Node) -> Result<MissingFiles> {
             false => ask_server(node, &info, MissingHere {}),
         };
         // A server that does not answer leads no partition.
-        let Ok(Journaled { told }) = said else { continue };
-        all.lacked.extend(told.lacked);
-        all.incomplete.extend(told.incomplete);
-        all.owners.extend(told.owners);
-        all.names.extend(told.names);
-        all.parents.extend(told.parents);
+        let Ok(Journaled { share }) = said else { continue };
+        all.lacked.extend(share.lacked);
+        all.incomplete.extend(share.incomplete);
+        all.owners.extend(share.owners);
+        all.names.extend(share.names);
+        all.parents.extend(share.parents);
     }
     let mut files: BTreeMap<(BrickId, u32, bool, String), (u64, u64)> = BTreeMap::new();
     for one in std::mem::take(&mut all.lacked) {

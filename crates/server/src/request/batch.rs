@@ -227,9 +227,9 @@ impl Node {
                 mapping::note(self, session, mapped);
                 // Before the orphans are locked: a thread that holds a partition's lock may wait for the lock of the
                 // orphans.
-                let untold = self.untold(session)?;
+                let unrestored = self.awaiting_restore(session)?;
                 let inodes = self.orphans.of_volume(session.volume, |orphans| session.heartbeat(unused, orphans));
-                Ok(Reply::Orphans { inodes, untold })
+                Ok(Reply::Orphans { inodes, unrestored })
             }
             VolumeOp::EndSession => {
                 self.end_session(session.id)?;

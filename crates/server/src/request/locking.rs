@@ -49,8 +49,9 @@ impl Node {
     /// long.
     pub(crate) fn send_doubts(&self, ring: &Arc<HostedRing>) {
         for to in ring.leaders() {
-            let untold = ring.replica(to).map(|hosted| hosted.partition.read().untold()).unwrap_or_default();
-            if !untold.is_empty() && self.sessions.are_doubtful(&untold) {
+            let unrestored =
+                ring.replica(to).map(|hosted| hosted.partition.read().unrestored_sessions()).unwrap_or_default();
+            if !unrestored.is_empty() && self.sessions.are_doubtful(&unrestored) {
                 let mut turn = Turn::new(self, ring);
                 turn.deliver(to, Event::SessionsDoubtful);
                 turn.run();
@@ -75,16 +76,16 @@ impl Node {
     /// # Errors
     ///
     /// `SessionEnded` if the session's volume is gone.
-    pub(crate) fn untold(&self, session: &Session) -> Result<Vec<PartitionNumber>> {
+    pub(crate) fn awaiting_restore(&self, session: &Session) -> Result<Vec<PartitionNumber>> {
         let ring = self.ring(self.volume(session.volume)?.ring)?;
         let awaits = |to: &Address| ring.replica(*to).is_some_and(|hosted| hosted.partition.read().awaits(session.id));
         Ok(ring.leaders().into_iter().filter(awaits).map(|to| to.partition).collect())
     }
 
     /// Notifies sessions that ops of theirs which waited have answers.
-    pub(crate) fn notify_waiters(&self, told: Vec<Ticket>) {
+    pub(crate) fn notify_waiters(&self, ended_waits: Vec<Ticket>) {
         let mut by_session: BTreeMap<SessionId, Vec<OpId>> = BTreeMap::new();
-        told.into_iter().for_each(|ticket| by_session.entry(ticket.session).or_default().push(ticket.op_id));
+        ended_waits.into_iter().for_each(|ticket| by_session.entry(ticket.session).or_default().push(ticket.op_id));
         for (session, op_ids) in by_session {
             if let Ok(session) = self.sessions.get(session) {
                 session.notify(&op_ids);

@@ -94,7 +94,7 @@ impl<'a> Turn<'a> {
                 false => self.node.tickets.answer(token, answer),
             }
         }
-        self.node.notify_waiters(out.told);
+        self.node.notify_waiters(out.ended_waits);
         out.notes.iter().for_each(|note| log::warn!("{note}"));
         if out.wants_room {
             self.node.wake_checkpoints();

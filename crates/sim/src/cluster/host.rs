@@ -388,7 +388,7 @@ impl Process {
             Target::Server => {
                 let reply = match request.op {
                     Op::Volume { op: VolumeOp::Heartbeat { .. } } => {
-                        Reply::Orphans { inodes: Vec::new(), untold: Vec::new() }
+                        Reply::Orphans { inodes: Vec::new(), unrestored: Vec::new() }
                     }
                     _ => Reply::Done,
                 };

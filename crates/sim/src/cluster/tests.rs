@@ -105,7 +105,7 @@ const REACHED: [&str; 76] = [
     "branch: a loose fast write",
     "branch: shards are synced before they are closed",
     "branch: nothing is loose any more",
-    "branch: a shard is made even",
+    "branch: a shard is reconciled",
     "branch: a learner goes on with its log",
     "branch: a learner has healed",
     "branch: a learner is compared from the beginning",
@@ -129,7 +129,7 @@ const REACHED_IN_1000: [&str; 3] = [
 
 /// Events that only 10,000 seeds have to reach.
 const REACHED_IN_10_000: [&str; 2] =
-    ["branch: an op ends before any leg", "branch: what is damaged is made even as a member has it"];
+    ["branch: an op ends before any leg", "branch: a damaged shard is reconciled with a copy of a member"];
 
 /// Seeds of a test, wide and narrow.
 const SEEDS: u64 = 300;

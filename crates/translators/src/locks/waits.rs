@@ -85,7 +85,7 @@ pub(super) struct Wait {
     lock: Lock,
     /// The reply is to be requested again.
     due: bool,
-    /// The caller was told that it is interrupted, and the wait has yet to be cancelled.
+    /// The caller got the answer that it is interrupted, and the wait has yet to be cancelled at the server.
     abandoned: bool,
     answer: Option<Result<()>>,
     on_answer: Option<OnAnswer>,
@@ -240,7 +240,7 @@ impl Locks {
                     self.request_in_turn(op_id, inode);
                     return false;
                 }
-                Err(Error::LocksUntold) => _ = self.restore(self.partition(inode)),
+                Err(Error::LocksNotRestored) => _ = self.restore(self.partition(inode)),
                 Err(_) => break,
             }
         }
@@ -266,7 +266,7 @@ impl Locks {
         }
     }
 
-    /// The caller no longer waits, and the server has yet to be told.
+    /// The caller no longer waits, and the wait has yet to be cancelled at the server.
     fn abandon(&self, op_id: OpId) {
         let mut state = self.state.lock();
         let Some(wait) = state.waits.get_mut(&op_id).filter(|wait| wait.answer.is_none()) else { return };
@@ -405,7 +405,7 @@ impl Locks {
             None => Err(gave_up()),
         };
         drop(turn);
-        if asked == Err(Error::LocksUntold) {
+        if asked == Err(Error::LocksNotRestored) {
             self.restore(partition);
         }
         if asked.as_ref().is_err_and(is_passing) {

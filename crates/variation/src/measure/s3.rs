@@ -48,7 +48,7 @@ impl S3Target {
         endpoint: &Endpoint,
         job: &Job,
         stop: &AtomicBool,
-        told: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<Option<Self>> {
         let rest = target.strip_prefix("s3://").unwrap_or(target);
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -72,7 +72,7 @@ impl S3Target {
             let put = worker.request("PUT", number, block.bytes());
             put.map_err(|error| Error::new(Kind::Unavailable, format!("{target} at {}: {error}", endpoint.address())))?;
             made.objects = number + 1;
-            told((number + 1) * job.block_bytes);
+            progress((number + 1) * job.block_bytes);
         }
         Ok(Some(made))
     }

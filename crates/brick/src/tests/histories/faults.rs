@@ -62,7 +62,7 @@ fn with_fault(steps: &[Step], fault: Fault) -> Result<bool, String> {
                 continue;
             }
             if let Err(error) = runner.try_step(step) {
-                must_be_told(&runner, &faulty, step, error)?;
+                must_be_reported(&runner, &faulty, step, error)?;
             }
         }
     } else if let Err(error @ Error::Bug { .. }) = opened {
@@ -88,7 +88,7 @@ fn is_poisoned(runner: &Runner) -> Result<bool, String> {
 }
 
 /// After a step that failed: the brick has stopped, or nothing has changed and it goes on.
-fn must_be_told(
+fn must_be_reported(
     runner: &Runner,
     faulty: &FaultyStorage<PowerCutStorage>,
     step: &Step,

@@ -268,7 +268,7 @@ fn a_partition_of_many_pages_is_read_to_its_end() {
 }
 
 #[test]
-fn partitions_add_up_and_their_count_is_told_by_numbers() {
+fn partitions_add_up_and_their_count_is_known_from_numbers() {
     let inode_in = |partition: u64| InodeId::new((partition as u32) << 28, 9, (16 | partition) << 40 | 5);
     let made: Vec<Change> = (0..16)
         .map(|partition| put(object(inode_in(partition), Kind::Inode), &inode(NodeKind::File, Vec::new())))

@@ -154,17 +154,17 @@ fn open(
     which: Which,
     job: &Job,
     stop: &AtomicBool,
-    told: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64),
 ) -> Result<Option<Opened>, Failure> {
     let path = Path::new(&options.target);
     let of_file = |target: FileTarget| Opened { file: Some(target.path().into()), target: Box::new(target) };
     Ok(match which {
         Which::Nothing => Some(Opened { target: Box::new(Nothing), file: None }),
-        Which::Directory => FileTarget::in_directory(path, job, stop, told)?.map(of_file),
+        Which::Directory => FileTarget::in_directory(path, job, stop, progress)?.map(of_file),
         Which::File | Which::Device => Some(of_file(FileTarget::existing(path, which, job, options.overwrite)?)),
         Which::S3 => {
             let endpoint = endpoint(options)?;
-            let target = S3Target::new(&options.target, &endpoint, job, stop, told)?;
+            let target = S3Target::new(&options.target, &endpoint, job, stop, progress)?;
             target.map(|target| Opened { target: Box::new(target), file: None })
         }
     })
@@ -200,9 +200,9 @@ fn compare(
     let found = fio::run(job, path, seconds)?;
     let rates: Vec<f64> = samples.iter().map(|sample| sample.rate(Unit::Iops)).collect();
     let agreement = fio::compare(&rates, found.iops);
-    let mut told = serde_json::to_value(&agreement).unwrap_or_default();
-    told["fio"] = serde_json::to_value(&found).unwrap_or_default();
-    Ok(Some(told))
+    let mut row = serde_json::to_value(&agreement).unwrap_or_default();
+    row["fio"] = serde_json::to_value(&found).unwrap_or_default();
+    Ok(Some(row))
 }
 
 /// The summary at the end.

@@ -22,7 +22,7 @@ struct Bench {
     partition: Partition,
     last: u64,
     /// Ops that waited and have their answers.
-    told: Vec<(SessionId, OpId)>,
+    ended_waits: Vec<(SessionId, OpId)>,
 }
 
 fn identity() -> Identity {
@@ -46,7 +46,7 @@ fn bench() -> Bench {
     let members = vec![Member { brick: OWN.brick, incarnation: Incarnation(1) }];
     let views = vec![View::new(Epoch(1), OWN.brick, members)];
     let partition = begin(&brick, &views);
-    let mut bench = Bench { storage, brick, views, partition, last: 0, told: Vec::new() };
+    let mut bench = Bench { storage, brick, views, partition, last: 0, ended_waits: Vec::new() };
     bench.tell(Event::Start);
     let commit = Commit { changes: root_directory(&bench.ask(A, 0), 0, 0), ..Commit::default() };
     bench.tell(Event::Change { token: Token(0), commit: Box::new(commit) });
@@ -57,7 +57,7 @@ impl Bench {
     fn tell(&mut self, event: Event) -> Vec<(Token, Result<Reply>)> {
         let mut out = Out::default();
         self.partition.handle(event, &Around { brick: &self.brick, views: &self.views, now: Time(0) }, &mut out);
-        self.told.extend(out.told.iter().map(|ticket| (ticket.session, ticket.op_id)));
+        self.ended_waits.extend(out.ended_waits.iter().map(|ticket| (ticket.session, ticket.op_id)));
         for job in out.syncs {
             let outcome = self.brick.sync(self.brick.end());
             out.answers.extend(self.tell(Event::Synced { ticket: job.ticket, outcome }));
@@ -132,7 +132,7 @@ fn nothing_is_granted_before_the_sessions_are_known() {
 }
 
 #[test]
-fn a_lock_that_waits_is_answered_so_at_once_and_told_when_it_is_granted() {
+fn a_lock_that_waits_is_answered_at_once_and_its_session_notified_when_it_is_granted() {
     let mut bench = bench();
     bench.tell(Event::Sessions { sessions: Vec::new() });
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
@@ -141,9 +141,9 @@ fn a_lock_that_waits_is_answered_so_at_once_and_told_when_it_is_granted() {
     // A retry keeps the op's place in the queue, whatever happens to its connection.
     is_waiting(bench.send(B, number, set(Write, 5, 5, true)).unwrap());
     bench.tell(Event::Abandon { token: Token(number) });
-    assert_eq!(bench.told, []);
+    assert_eq!(bench.ended_waits, []);
     assert_eq!(bench.op(A, set(Unlock, 0, 9, false)), Ok(Reply::Done));
-    assert_eq!(bench.told, [(B, waiting)]);
+    assert_eq!(bench.ended_waits, [(B, waiting)]);
     assert_eq!(bench.send(B, number, set(Write, 5, 5, true)), Some(Ok(Reply::Done)));
     assert_eq!(bench.op(A, set(Read, 5, 5, false)), Err(Error::WouldBlock));
     let Ok(Reply::Lock { conflict: Some(found) }) = bench.op(A, get(0, 100)) else { panic!("a lock") };
@@ -151,7 +151,7 @@ fn a_lock_that_waits_is_answered_so_at_once_and_told_when_it_is_granted() {
 }
 
 #[test]
-fn a_deadlock_is_refused_and_a_cancelled_wait_is_told() {
+fn a_deadlock_is_refused_and_a_cancelled_wait_is_answered() {
     let mut bench = bench();
     bench.tell(Event::Sessions { sessions: Vec::new() });
     assert_eq!(bench.op(A, set(Write, 0, 0, false)), Ok(Reply::Done));
@@ -160,7 +160,7 @@ fn a_deadlock_is_refused_and_a_cancelled_wait_is_told() {
     let number = bench.last;
     assert_eq!(bench.op(B, set(Write, 0, 0, true)), Err(Error::Deadlock));
     assert_eq!(bench.op(A, LockOp::Cancel { inode: ROOT, op_id }), Ok(Reply::Cancelled { ended: true }));
-    assert_eq!(bench.told, [(A, op_id)]);
+    assert_eq!(bench.ended_waits, [(A, op_id)]);
     assert_eq!(bench.send(A, number, set(Write, 1, 1, true)), Some(Err(Error::Interrupted)));
 }
 
@@ -171,7 +171,7 @@ fn the_end_of_a_session_lets_others_in() {
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
     let waiting = is_waiting(bench.op(B, set(Write, 0, 9, true)));
     bench.tell(Event::SessionEnded { session: A });
-    assert_eq!(bench.told, [(B, waiting)]);
+    assert_eq!(bench.ended_waits, [(B, waiting)]);
     bench.tell(Event::SessionEnded { session: B });
     assert_eq!(bench.op(SILENT, set(Write, 0, 9, false)), Ok(Reply::Done));
 }
@@ -185,7 +185,7 @@ fn a_new_leader_hears_what_was_held_before_it_grants_anything() {
     assert!(bench.partition.awaits(A) && bench.partition.awaits(B));
     // Not even an unlock is permitted: a lock that is restored later would undo it.
     for op in [set(Write, 0, 0, true), set(Unlock, 0, 9, false), get(0, 0)] {
-        assert_eq!(bench.op(A, op), Err(Error::LocksUntold));
+        assert_eq!(bench.op(A, op), Err(Error::LocksNotRestored));
     }
     assert_eq!(bench.restore(B, &[]), Ok(Reply::Restored { lost: Vec::new() }));
     let waiting = is_waiting(bench.op(B, set(Write, 5, 20, true)));
@@ -197,9 +197,9 @@ fn a_new_leader_hears_what_was_held_before_it_grants_anything() {
     assert!(matches!(bench.op(A, set(Write, 50, 60, false)), Err(Error::Unavailable { .. })));
     bench.tell(Event::SessionEnded { session: SILENT });
     assert_eq!(bench.op(A, set(Write, 50, 60, false)), Ok(Reply::Done));
-    assert_eq!(bench.told, []);
+    assert_eq!(bench.ended_waits, []);
     assert_eq!(bench.op(A, set(Unlock, 0, 9, false)), Ok(Reply::Done));
-    assert_eq!(bench.told, [(B, waiting)]);
+    assert_eq!(bench.ended_waits, [(B, waiting)]);
     assert_eq!(bench.send(B, number, set(Write, 5, 20, true)), Some(Ok(Reply::Done)));
 }
 
@@ -214,7 +214,7 @@ fn locks_are_taken_on_inodes_that_are_there() {
     let unlock = range(Unlock, 0, 9);
     assert_eq!(bench.op(A, LockOp::Set { inode: gone, lock: unlock, wait: false }), Ok(Reply::Done));
     bench.restart(&[A]);
-    let told = LockOp::Restore { locks: vec![(gone, lock), (ROOT, lock)], done: true };
-    assert_eq!(bench.op(A, told), Ok(Reply::Restored { lost: vec![(gone, lock)] }));
+    let restore = LockOp::Restore { locks: vec![(gone, lock), (ROOT, lock)], done: true };
+    assert_eq!(bench.op(A, restore), Ok(Reply::Restored { lost: vec![(gone, lock)] }));
     assert_eq!(bench.op(B, set(Write, 0, 0, false)), Err(Error::WouldBlock));
 }

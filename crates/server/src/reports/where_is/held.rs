@@ -117,13 +117,13 @@ impl<'a> Holders<'a> {
         let mut rows = self.ask(looks, |_| true)?;
         let begun = now();
         loop {
-            let uneven: Vec<usize> = (0..rows.len()).filter(|row| is_uneven(&rows[*row])).collect();
-            if uneven.is_empty() || elapsed(begun) > SETTLED_LIMIT {
+            let differing: Vec<usize> = (0..rows.len()).filter(|row| differ(&rows[*row])).collect();
+            if differing.is_empty() || elapsed(begun) > SETTLED_LIMIT {
                 return Ok(rows);
             }
             hekate_threads::sleep(SETTLED_PAUSE);
-            let again: Vec<Look> = uneven.iter().map(|row| looks[*row].clone()).collect();
-            for (row, held) in uneven.into_iter().zip(self.ask(&again, |_| true)?) {
+            let again: Vec<Look> = differing.iter().map(|row| looks[*row].clone()).collect();
+            for (row, held) in differing.into_iter().zip(self.ask(&again, |_| true)?) {
                 rows[row] = held;
             }
         }
@@ -189,7 +189,7 @@ impl<'a> Holders<'a> {
 }
 
 /// True if replicas that can be read are at different records.
-fn is_uneven(row: &[HeldCopy]) -> bool {
+fn differ(row: &[HeldCopy]) -> bool {
     let mut sequences = row.iter().filter(|held| held.error.is_none()).map(|held| held.sequence);
     let first = sequences.next();
     sequences.any(|sequence| Some(sequence) != first)

@@ -87,7 +87,7 @@ impl Known {
 pub struct Holes {
     elsewhere: Vec<u64>,
     unknown: Vec<u64>,
-    untold: u64,
+    unchecked: u64,
 }
 
 /// Most missing shards that are looked at one by one: 256 GiB of holes.
@@ -116,7 +116,7 @@ impl Holes {
                 Holds::Unknown => holes.unknown.push(index),
             }
         }
-        holes.untold = count.saturating_sub(SHARDS_TRIED_MAX);
+        holes.unchecked = count.saturating_sub(SHARDS_TRIED_MAX);
         holes
     }
 
@@ -130,8 +130,8 @@ impl Holes {
             let ranges = ranges(&self.unknown);
             words.push(format!("shards {ranges} are not here: they are holes of the file, or on other bricks"));
         }
-        if self.untold > 0 {
-            words.push(format!("{} further shards may be on other bricks", self.untold));
+        if self.unchecked > 0 {
+            words.push(format!("{} further shards may be on other bricks", self.unchecked));
         }
         words
     }

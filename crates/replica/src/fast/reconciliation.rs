@@ -1,13 +1,13 @@
 //! What has to be reconciled of a shard: ranges of blocks that some replica lists, and the writes behind them.
 
 use super::holds;
-use super::lender::Source;
+use super::member_copy::Source;
 use hekate_proto::*;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What has to be reconciled of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Uneven {
+pub(crate) struct Reconciliation {
     /// First block and number of blocks. No two overlap: one record undoes all of a write that is undone.
     pub ranges: VecDeque<(u32, u32)>,
     /// The greatest count of the listed stamps.
@@ -24,7 +24,7 @@ pub(crate) struct Uneven {
     pub is_damaged: bool,
 }
 
-impl Uneven {
+impl Reconciliation {
     /// Adds the ranges of a learner's list, or of any other.
     pub fn add(&mut self, writes: &[FastWrite]) {
         for write in writes {
@@ -101,67 +101,72 @@ mod tests {
 
     #[test]
     fn what_not_all_have_is_a_range_only_until_all_is_even() {
-        let mut uneven = Uneven::default();
-        uneven.add_own(&[write(5, 0, 2), write(6, 4, 3)]);
-        uneven.add_member(BrickId(1), vec![write(5, 0, 2), write(7, 9, 1)]);
+        let mut reconciliation = Reconciliation::default();
+        reconciliation.add_own(&[write(5, 0, 2), write(6, 4, 3)]);
+        reconciliation.add_member(BrickId(1), vec![write(5, 0, 2), write(7, 9, 1)]);
         let left = |first, blocks| {
             let stamp = Stamp { count: 7, session: SYSTEM_SESSION, op: OpId(0) };
             FastWrite { stamp, first, blocks }
         };
-        let rest =
-            |uneven: &Uneven, ranges: &[(u32, u32)], others| uneven.rest(&ranges.iter().copied().collect(), others);
+        let rest = |reconciliation: &Reconciliation, ranges: &[(u32, u32)], others| {
+            reconciliation.rest(&ranges.iter().copied().collect(), others)
+        };
         let after = [(4, 3), (9, 1)];
-        assert_eq!(rest(&uneven, &after, 1).writes, [write(5, 0, 2), left(4, 3), left(9, 1)]);
+        assert_eq!(rest(&reconciliation, &after, 1).writes, [write(5, 0, 2), left(4, 3), left(9, 1)]);
         let part = [(1, 1), (4, 3), (9, 1)];
         let all_left = [left(1, 1), left(4, 3), left(9, 1)];
-        assert_eq!(rest(&uneven, &part, 2).writes, all_left, "who lists nothing may have nothing");
-        assert_eq!(rest(&uneven, &after, 2).writes, [write(5, 0, 2), left(4, 3), left(9, 1)], "all have what is even");
-        let mut next = Uneven::default();
-        next.add_own(&rest(&uneven, &[(5, 1)], 1).writes);
+        assert_eq!(rest(&reconciliation, &part, 2).writes, all_left, "who lists nothing may have nothing");
+        assert_eq!(
+            rest(&reconciliation, &after, 2).writes,
+            [write(5, 0, 2), left(4, 3), left(9, 1)],
+            "all have what is reconciled"
+        );
+        let mut next = Reconciliation::default();
+        next.add_own(&rest(&reconciliation, &[(5, 1)], 1).writes);
         assert_eq!((next.own, next.ranges, next.count), (vec![write(5, 0, 2)], VecDeque::from([(0, 2), (5, 1)]), 7));
     }
 
     #[test]
     fn what_is_far_into_a_shard_is_a_range_and_behind_its_end_is_none() {
         let last = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
-        let mut uneven = Uneven::default();
-        uneven.add_own(&[write(5, last - 16, 16), write(6, last - 1, 2), write(7, u32::MAX, 1)]);
-        assert_eq!(uneven.ranges, [(last - 16, 16)]);
+        let mut reconciliation = Reconciliation::default();
+        reconciliation.add_own(&[write(5, last - 16, 16), write(6, last - 1, 2), write(7, u32::MAX, 1)]);
+        assert_eq!(reconciliation.ranges, [(last - 16, 16)]);
     }
 
     /// The write's session may repeat it.
     #[test]
     fn the_id_of_a_write_is_kept_where_all_have_it_though_it_lies_beside_what_is_left() {
-        let mut uneven = Uneven::default();
-        uneven.add_own(&[write(5, 0, 2), write(6, 1, 1)]);
-        uneven.add_member(BrickId(1), vec![write(6, 1, 1)]);
-        let kept = |uneven: &Uneven, left: &[(u32, u32)], others: usize| -> Vec<u64> {
-            let rest = uneven.rest(&left.iter().copied().collect(), others).writes;
+        let mut reconciliation = Reconciliation::default();
+        reconciliation.add_own(&[write(5, 0, 2), write(6, 1, 1)]);
+        reconciliation.add_member(BrickId(1), vec![write(6, 1, 1)]);
+        let kept = |reconciliation: &Reconciliation, left: &[(u32, u32)], others: usize| -> Vec<u64> {
+            let rest = reconciliation.rest(&left.iter().copied().collect(), others).writes;
             rest.iter().filter(|write| write.stamp.session != SYSTEM_SESSION).map(|write| write.stamp.op.0).collect()
         };
-        assert_eq!(kept(&uneven, &[(1, 1)], 1), [5, 6], "it lists what followed it, so it has it");
-        let mut uneven = Uneven::default();
-        uneven.add_own(&[write(5, 0, 2)]);
-        assert_eq!(kept(&uneven, &[(2, 1)], 2), [5], "what is left begins behind it");
-        assert_eq!(kept(&uneven, &[(1, 1)], 2), [0u64; 0], "nobody says to have it");
+        assert_eq!(kept(&reconciliation, &[(1, 1)], 1), [5, 6], "it lists what followed it, so it has it");
+        let mut reconciliation = Reconciliation::default();
+        reconciliation.add_own(&[write(5, 0, 2)]);
+        assert_eq!(kept(&reconciliation, &[(2, 1)], 2), [5], "what is left begins behind it");
+        assert_eq!(kept(&reconciliation, &[(1, 1)], 2), [0u64; 0], "nobody says to have it");
     }
 
     #[test]
     fn nothing_is_even_behind_the_end_of_a_shard() {
-        let mut uneven = Uneven::default();
-        uneven.add_own(&[write(5, 1, 2), write(6, 4, 4), write(7, 9, 1)]);
-        uneven.end_at(6);
-        assert_eq!(uneven.ranges, [(1, 2), (4, 2)]);
+        let mut reconciliation = Reconciliation::default();
+        reconciliation.add_own(&[write(5, 1, 2), write(6, 4, 4), write(7, 9, 1)]);
+        reconciliation.end_at(6);
+        assert_eq!(reconciliation.ranges, [(1, 2), (4, 2)]);
     }
 
     #[test]
     fn who_lists_only_what_followed_a_write_has_it() {
-        let mut uneven = Uneven::default();
-        uneven.add_own(&[write(5, 0, 1), write(6, 1, 1)]);
-        uneven.add_member(BrickId(1), vec![write(6, 1, 1)]);
+        let mut reconciliation = Reconciliation::default();
+        reconciliation.add_own(&[write(5, 0, 1), write(6, 1, 1)]);
+        reconciliation.add_member(BrickId(1), vec![write(6, 1, 1)]);
         let own = |writes: Vec<FastWrite>| writes.into_iter().filter(|write| write.stamp.session != SYSTEM_SESSION);
         assert_eq!(
-            own(uneven.rest(&VecDeque::from([(1, 1)]), 1).writes).collect::<Vec<_>>(),
+            own(reconciliation.rest(&VecDeque::from([(1, 1)]), 1).writes).collect::<Vec<_>>(),
             [write(5, 0, 1), write(6, 1, 1)]
         );
     }
@@ -169,17 +174,17 @@ mod tests {
     /// Otherwise a write that one replica has could be undone in part.
     #[test]
     fn ranges_that_overlap_are_one() {
-        let mut uneven = Uneven::default();
-        uneven.add_own(&[write(5, 4, 2), write(6, 1, 2), write(7, 8, 1)]);
-        uneven.add_member(BrickId(1), vec![write(8, 2, 3), write(9, 9, 2)]);
-        assert_eq!(uneven.ranges, [(1, 5), (8, 1), (9, 2)]);
+        let mut reconciliation = Reconciliation::default();
+        reconciliation.add_own(&[write(5, 4, 2), write(6, 1, 2), write(7, 8, 1)]);
+        reconciliation.add_member(BrickId(1), vec![write(8, 2, 3), write(9, 9, 2)]);
+        assert_eq!(reconciliation.ranges, [(1, 5), (8, 1), (9, 2)]);
     }
 
     #[test]
     fn a_range_that_begins_where_the_shard_ends_is_none() {
-        let mut uneven = Uneven::default();
-        uneven.add_own(&[write(5, 4, 2)]);
-        uneven.end_at(4);
-        assert_eq!(uneven.ranges, []);
+        let mut reconciliation = Reconciliation::default();
+        reconciliation.add_own(&[write(5, 4, 2)]);
+        reconciliation.end_at(4);
+        assert_eq!(reconciliation.ranges, []);
     }
 }

@@ -2,7 +2,7 @@
 //! will do (rule 8): each has all that was acknowledged or shown. All that is listed of the shard is taken from one
 //! copy: otherwise a read could show half of a write that one replica has and another does not have.
 
-use super::uneven::Uneven;
+use super::reconciliation::Reconciliation;
 use crate::context::Context;
 use crate::leader::Leader;
 use crate::membership::Membership;
@@ -23,7 +23,7 @@ pub(crate) enum Source {
     Member(BTreeMap<u32, Bytes>),
 }
 
-impl Uneven {
+impl Reconciliation {
     /// The member's copy of a block, if the member's bytes count.
     pub fn member_block(&self, block: u32) -> Option<&Bytes> {
         match &self.source {
@@ -55,21 +55,26 @@ impl Uneven {
 impl Leader {
     /// Checks once whether the leader can read all that is listed of a shard. Returns true if blocks of a member must
     /// be received first.
-    pub fn waits_for_member_copy(&self, cx: &mut Context, shard: ShardId, uneven: &mut Uneven) -> Result<bool> {
-        if let Source::Unknown = uneven.source {
-            let listed = uneven.ranges.iter().flat_map(|(first, count)| *first..first + count);
+    pub fn waits_for_member_copy(
+        &self,
+        cx: &mut Context,
+        shard: ShardId,
+        reconciliation: &mut Reconciliation,
+    ) -> Result<bool> {
+        if let Source::Unknown = reconciliation.source {
+            let listed = reconciliation.ranges.iter().flat_map(|(first, count)| *first..first + count);
             let end = cx.around.brick.shard(cx.at.ring, shard)?.map_or(0, |record| record.home_blocks);
             let blocks: Vec<u32> = listed.filter(|block| *block < end).collect();
-            uneven.source = match cx.at.others().next() {
+            reconciliation.source = match cx.at.others().next() {
                 Some(member) if self.has_damage(cx, shard, &blocks)? => {
-                    cx.out.branches.push("what is damaged is made even as a member has it");
+                    cx.out.branches.push("a damaged shard is reconciled with a copy of a member");
                     Source::Asked(member, blocks.into_iter().map(|block| (block, None)).collect())
                 }
                 _ => Source::Leader,
             };
-            request_blocks(cx, shard, uneven);
+            request_blocks(cx, shard, reconciliation);
         }
-        Ok(matches!(uneven.source, Source::Asked(..)))
+        Ok(matches!(reconciliation.source, Source::Asked(..)))
     }
 
     fn has_damage(&self, cx: &Context, shard: ShardId, blocks: &[u32]) -> Result<bool> {
@@ -84,15 +89,15 @@ impl Leader {
 
     /// Takes a block that a member has sent.
     pub fn receive_block(&mut self, at: &Membership, from: BrickId, block: BlockAt, bytes: Option<&Bytes>) {
-        if let Some(uneven) = self.fast.uneven_of(block.shard) {
-            uneven.receive(at.own.brick, from, block.block, bytes.cloned());
+        if let Some(reconciliation) = self.fast.reconciliation_of(block.shard) {
+            reconciliation.receive(at.own.brick, from, block.block, bytes.cloned());
         }
     }
 }
 
 /// Requests the blocks that were not received yet. Repeated when the member is connected again.
-pub(super) fn request_blocks(cx: &mut Context, shard: ShardId, uneven: &Uneven) {
-    let Source::Asked(member, blocks) = &uneven.source else { return };
+pub(super) fn request_blocks(cx: &mut Context, shard: ShardId, reconciliation: &Reconciliation) {
+    let Source::Asked(member, blocks) = &reconciliation.source else { return };
     for block in blocks.iter().filter(|(_, bytes)| bytes.is_none()).map(|(block, _)| *block) {
         cx.send_member(*member, Message::ReadBlock { at: BlockAt { shard, block } });
     }
