@@ -436,7 +436,7 @@ fn refuse(event: Event, error: &Error, out: &mut Out) {
 }
 
 /// The request that an event begins.
-fn token_of(event: &Event) -> Option<Token> {
+pub(crate) fn token_of(event: &Event) -> Option<Token> {
     match event {
         Event::Request { token, .. }
         | Event::Change { token, .. }

@@ -15,7 +15,7 @@ use crate::ops::footprint::{check_place, keys_of, written_data, written_shard};
 use crate::ops::inodes::accessed;
 use crate::ops::step::{Ask, Commit, Here, Next, OpProgress, Stop};
 use crate::ops::tree::{Tree, purge_orphan};
-use crate::partition::Event;
+use crate::partition::{Event, token_of};
 use crate::transactions::driven::{Aim, Driven, RESEND_TICKS};
 use hekate_proto::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -34,10 +34,9 @@ impl Waiting {
         Self { event, not_before: 0 }
     }
 
-    pub fn refuse(self, error: &Error, out: &mut Out) {
-        if let Event::Request { token, .. } | Event::Change { token, .. } = self.event {
-            out.answers.push((token, Err(error.clone())));
-        }
+    /// The request that waits. `None` for work of the leader's own.
+    pub fn into_token(self) -> Option<Token> {
+        token_of(&self.event)
     }
 }
 
@@ -118,7 +117,7 @@ impl Leader {
             cx.out.answers.push((*token, reply));
             return Ok(());
         }
-        if let Some(event) = self.try_event(cx, event)? {
+        if !self.try_event(cx, &event)? {
             self.requests.waiting.push_back(Waiting::of(event));
         }
         Ok(())
@@ -170,32 +169,42 @@ impl Leader {
     }
 
     /// Tries all waiting requests again, in their order.
+    ///
+    /// # Errors
+    ///
+    /// The error that stops the replica. Requests that were not tried wait again, so [`Leader::refuse_all`] answers
+    /// them. The request that met the error waits again only after `Error::Bug`: after an error of the brick the journal
+    /// may have its record.
     pub fn retry(&mut self, cx: &mut Context) -> Result<()> {
-        for Waiting { event, not_before } in std::mem::take(&mut self.requests.waiting) {
-            let again = match not_before > self.requests.ticks {
-                true => Some(event),
-                false => self.try_event(cx, event)?,
-            };
-            if let Some(event) = again {
-                self.requests.waiting.push_back(Waiting { event, not_before });
+        let mut untried = std::mem::take(&mut self.requests.waiting);
+        while let Some(waiting) = untried.pop_front() {
+            let is_due = waiting.not_before <= self.requests.ticks;
+            match if is_due { self.try_event(cx, &waiting.event) } else { Ok(false) } {
+                Ok(true) => {}
+                Ok(false) => self.requests.waiting.push_back(waiting),
+                Err(error) => {
+                    let is_bug = matches!(error, Error::Bug { .. });
+                    self.requests.waiting.extend(is_bug.then_some(waiting).into_iter().chain(untried));
+                    return Err(error);
+                }
             }
         }
         Ok(())
     }
 
-    /// Tries an event. Returns the event if it must wait.
-    fn try_event(&mut self, cx: &mut Context, event: Event) -> Result<Option<Event>> {
-        if let Event::Request { token, ask, op } = &event
+    /// Tries an event. Returns false if the event must wait.
+    fn try_event(&mut self, cx: &mut Context, event: &Event) -> Result<bool> {
+        if let Event::Request { token, ask, op } = event
             && let Err(stray) = check_place(cx.at, ask, op)
         {
             cx.out.answers.push((*token, Err(stray)));
-            return Ok(None);
+            return Ok(true);
         }
         let is_asked = matches!(event, Event::Request { .. } | Event::Change { .. });
         if !self.serves() || is_asked && cx.at.view.too_few {
-            return Ok(Some(event));
+            return Ok(false);
         }
-        let done = match &event {
+        Ok(match event {
             Event::Request { token, ask, op: Op::Lock { op } } => {
                 self.lock_op(cx, *token, ask, op);
                 true
@@ -233,8 +242,7 @@ impl Leader {
                 true
             }
             _ => true,
-        };
-        Ok((!done).then_some(event))
+        })
     }
 
     /// Makes a record of the host's. Returns false if it must wait.

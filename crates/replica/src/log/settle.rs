@@ -6,8 +6,10 @@ use crate::invariants::require;
 use crate::leader::Leader;
 use crate::membership::Membership;
 use crate::message::{Address, Message, Outcome};
+use crate::requests::Waiting;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
+use std::collections::BTreeSet;
 
 /// What follows once a record is settled.
 #[derive(Debug)]
@@ -67,10 +69,11 @@ impl Leader {
             self.log.window.pop_front();
         }
         while let Some(next) = self.log.after.iter().position(|waits| self.may_follow(cx.at, waits)) {
-            let Some((sequence, stable, then)) = self.log.after.remove(next) else { break };
+            let Some(&(sequence, ..)) = self.log.after.get(next) else { break };
             require(sequence <= self.log.settled, "R2", || {
                 format!("record {sequence} is to be acknowledged, settled is {}", self.log.settled)
             })?;
+            let Some((_, stable, then)) = self.log.after.remove(next) else { break };
             match stable {
                 true => self.round(cx, sequence, Vec::new(), vec![then]),
                 false => self.fire(cx, then)?,
@@ -132,20 +135,21 @@ impl Leader {
         Ok(())
     }
 
+    /// Answers each request that was not answered with `error`, once.
     pub fn refuse_all(&mut self, error: &Error, out: &mut Out) {
         let after = self.log.after.drain(..).map(|(_, _, then)| then);
         let rounds = std::mem::take(&mut self.log.rounds).into_values().flat_map(|round| {
             let alone = round.alone.map(|(token, reply)| Then::Answer(token, reply));
             round.then.into_iter().chain(alone)
         });
-        for then in after.chain(rounds) {
-            if let Then::Answer(token, _) = then {
-                out.answers.push((token, Err(error.clone())));
-            }
-        }
-        out.answers.extend(self.transactions.abandon_all().map(|token| (token, Err(error.clone()))));
-        for waiting in self.requests.take_waiting().into_iter().chain(self.fast.take_reads()) {
-            waiting.refuse(error, out);
-        }
+        let answers = after.chain(rounds).filter_map(|then| match then {
+            Then::Answer(token, _) => Some(token),
+            _ => None,
+        });
+        let waiting = self.requests.take_waiting().into_iter().chain(self.fast.take_reads());
+        let tokens = answers.chain(self.transactions.abandon_all()).chain(waiting.filter_map(Waiting::into_token));
+        // An op that stops the replica once it is in flight may also wait.
+        let mut answered: BTreeSet<Token> = out.answers.iter().map(|(token, _)| *token).collect();
+        out.answers.extend(tokens.filter(|token| answered.insert(*token)).map(|token| (token, Err(error.clone()))));
     }
 }
