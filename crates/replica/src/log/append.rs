@@ -68,7 +68,7 @@ impl Leader {
         }
         let grows = room::takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.log.last.0 + 1);
-        self.check_order(cx, sequence)?;
+        self.check_record(cx)?;
         let (ring, partition, epoch) = (cx.at.ring, cx.at.own.partition, cx.at.view.epoch);
         set_stamps(&mut changes, epoch, sequence);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
@@ -95,6 +95,7 @@ impl Leader {
             }
             // The record itself was refused, and no replica has it.
             Err(error @ (Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. })) => {
+                self.check_order(cx, sequence)?;
                 return Ok(Appended::Refused(error));
             }
             Err(error) => return Err(error),
@@ -116,17 +117,21 @@ impl Leader {
         Ok(Appended::Made(sequence))
     }
 
-    /// R1: records follow each other in the epoch of a view that this replica leads. L16: shards are open only in a view that
-    /// lacks no replica.
-    fn check_order(&self, cx: &Context, sequence: Sequence) -> Result<()> {
-        let last = cx.around.brick.position(cx.at.ring, cx.at.own.partition).sequence;
+    /// R1: only the leader of the view makes records. L16: shards are open only in a view that lacks no replica.
+    fn check_record(&self, cx: &Context) -> Result<()> {
         require(cx.at.leads(), "R1", || format!("a record in view {}, which another replica leads", cx.at.view.epoch))?;
-        require(last.0 + 1 == sequence.0, "R1", || format!("record {sequence} behind record {last} of the brick"))?;
         let is_lane_whole =
             self.fast.open_count() == 0 || self.opens_shards(cx.at) || is_planted(Bug::FastWritesInPartialView);
         require(is_lane_whole, "L16", || {
             format!("{} shards are open in a view that lacks replicas", self.fast.open_count())
         })
+    }
+
+    /// R1, for a record that the brick refused: the brick takes no record that does not follow its last one (`journal
+    /// invariant 6`), so its position is read only then.
+    fn check_order(&self, cx: &Context, sequence: Sequence) -> Result<()> {
+        let last = cx.around.brick.position(cx.at.ring, cx.at.own.partition).sequence;
+        require(last.0 + 1 == sequence.0, "R1", || format!("record {sequence} behind record {last} of the brick"))
     }
 
     /// Notes work that a record leaves for later.
