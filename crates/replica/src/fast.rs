@@ -20,6 +20,7 @@ mod reconciliation;
 pub(crate) mod times;
 
 use crate::context::Context;
+use crate::invariants::require;
 use crate::log::follower::append;
 use crate::membership::Membership;
 use crate::message::{FastList, Message};
@@ -187,6 +188,9 @@ impl<'a> FastOp<'a> {
         if !is_planted(Bug::FastWriteNotListed) {
             changes.push(Change::Put { key: Key::unsettled(at.ring, self.shard), value: listed });
         }
+        let is_exact = before.stamp == self.follow || is_planted(Bug::StampsNotCompared);
+        let is_listed = changes.len() == 2 || is_planted(Bug::FastWriteNotListed);
+        require(is_exact && is_listed, "F1", || format!("a write that follows {:?} at {before:?}", self.follow))?;
         if !append_outside(at, brick, ask, changes)? {
             return conflict;
         }

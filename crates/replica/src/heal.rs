@@ -17,6 +17,7 @@ use crate::context::{Around, Context};
 pub(crate) use crate::heal::learners::LearnerWork;
 
 use crate::heal::learner::heal_key;
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::log::append::{Appended, Draft};
 use crate::membership::Membership;
@@ -409,6 +410,10 @@ impl Leader {
     /// Sends as many records as the limits allow, and at least twice as many as were queued since, so that the queue
     /// becomes empty.
     fn feed_learner(&mut self, cx: &mut Context, brick: BrickId, mut feeding: Feeding) -> Result<bool> {
+        let is_compared = feeding.heal.is_some() || is_planted(Bug::LooseWritesIgnored);
+        require(is_compared || !self.fast.loose.is_marked(), "L19", || {
+            format!("brick {} is sent records, and loose writes are marked", brick.text())
+        })?;
         let mut must = 2 * std::mem::take(&mut feeding.came);
         while let Some(entry) = feeding.records.pop_front() {
             let fresh = crate::view_start::feed::fresh_of(cx.around.brick, &entry.record)?;

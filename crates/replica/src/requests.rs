@@ -326,6 +326,7 @@ impl Leader {
     }
 
     fn one_record(&mut self, cx: &mut Context, token: Token, (ask, op): (&Ask, &Op), commit: Commit) -> Result<bool> {
+        self.check_slot(ask)?;
         let mut reply = commit.reply.clone().unwrap_or(Reply::Done);
         if let Reply::Written { stamp, .. } = &mut reply {
             *stamp = Stamp::of_leader(stamp.count, cx.at.view.epoch, Sequence(self.log.last().0 + 1));
@@ -347,7 +348,9 @@ impl Leader {
                 if is_marked {
                     self.loose_marker_set(sequence, cx.around.now);
                 }
-                if let Reply::Written { fast, .. } = &mut reply {
+                if let Reply::Written { stamp, fast } = &mut reply {
+                    let is_own = *stamp == Stamp::of_leader(stamp.count, cx.at.view.epoch, sequence);
+                    require(is_own, "F2", || format!("{stamp:?} is answered for record {sequence}"))?;
                     *fast = self.open_shard(cx, ask, op);
                 }
                 times.iter().for_each(|file| self.times.marked(*file, sequence, cx.around.now));

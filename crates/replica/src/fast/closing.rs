@@ -6,6 +6,7 @@ use super::lane::FastLane;
 use super::member_copy::request_blocks;
 use super::reconciliation::Reconciliation;
 use crate::context::Context;
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::log::append::{Appended, Draft};
 use crate::message::{FastList, Message};
@@ -46,9 +47,26 @@ impl Closing {
     pub fn has(&self, shard: ShardId) -> bool {
         self.shards.contains_key(&shard)
     }
+
+    /// True until all members have sent their lists.
+    pub fn awaits_lists(&self) -> bool {
+        !self.missing.is_empty()
+    }
 }
 
 impl FastLane {
+    /// True if a closing waits for lists of members.
+    pub fn awaits_lists(&self) -> bool {
+        self.closing.as_ref().is_some_and(Closing::awaits_lists)
+    }
+
+    /// L18: the shards that are closed now have no loose writes that some member has not synced.
+    fn check_synced(&self, shards: &[ShardId]) -> Result<()> {
+        let is_loose = |shard: &&ShardId| self.open.get(shard).is_some_and(|open| open.loose);
+        let loose = if is_planted(Bug::ClosedBeforeSync) { None } else { shards.iter().find(is_loose) };
+        require(loose.is_none(), "L18", || format!("{loose:?} is closed before its loose writes are synced"))
+    }
+
     /// Takes a member's lists.
     pub fn listed(&mut self, from: BrickId, sequence: Sequence, lists: Vec<FastList>) {
         let Some(closing) = self.closing.as_mut().filter(|closing| closing.sequence == sequence) else { return };
@@ -103,6 +121,7 @@ impl Leader {
         if shards.is_empty() {
             return Ok(false);
         }
+        self.fast.check_synced(&shards)?;
         let mut commit = Commit::default();
         let mut closing: BTreeMap<ShardId, Reconciliation> = BTreeMap::new();
         for shard in &shards {
@@ -217,6 +236,8 @@ impl Leader {
                 reconciliation.is_damaged = true;
                 reconciled += 1;
             }
+            let is_whole = reconciled >= blocks || blocks > most || reconciliation.is_damaged;
+            require(is_whole, "L23", || format!("{reconciled} of {blocks} blocks of {shard:?} in a record of {most}"))?;
             takes -= reconciled.min(takes);
             if reconciled < blocks {
                 left.push_front((first + reconciled, blocks - reconciled));
@@ -248,6 +269,9 @@ impl Leader {
                 bytes.extend_from_slice(copy);
                 continue;
             }
+            require(reconciliation.is_as_leader(), "L24", || {
+                format!("block {block} of {shard:?} is read here, others from a member")
+            })?;
             match cx.around.brick.read_block(cx.at.ring, shard, block) {
                 Ok(Some(found)) => bytes.extend_from_slice(&found),
                 Ok(None) => bytes.resize(bytes.len() + BLOCK_BYTES, 0),

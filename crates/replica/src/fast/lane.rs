@@ -77,6 +77,11 @@ impl FastLane {
         self.open.len()
     }
 
+    /// The first open shard that the changes affect.
+    pub fn first_open(&self, changes: &[Change]) -> Option<ShardId> {
+        changes.iter().filter_map(Change::shard).find(|shard| self.open.contains_key(shard))
+    }
+
     /// The number of fast writes to open shards that some member may lack.
     pub fn unsettled_count(&self) -> usize {
         self.open.values().map(|open| open.list.len()).sum()
@@ -200,6 +205,7 @@ impl Leader {
     /// tried without that.
     pub fn confirm_read(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<bool> {
         let Some(shard) = read_shard(ask, op) else { return Ok(false) };
+        require(!self.fast.is_closing_for(ask, op), "L8", || format!("a read asks for {shard:?}, which is closed"))?;
         let Some(record) = cx.around.brick.shard(cx.at.ring, shard)? else { return Ok(false) };
         let Ok(reply) = answer(cx.around.brick, ask, cx.at.own.partition, op) else { return Ok(false) };
         cx.out.branches.push("a read asks whether a fast write is everywhere");
@@ -269,7 +275,7 @@ impl Leader {
             _ => conflict,
         };
         if reply.is_ok() && ask.loose {
-            self.note_loose_write(cx.around.now);
+            self.note_loose_write(cx.around.now)?;
         }
         cx.out.branches.push(match (&reply, ask.loose) {
             (Ok(_), false) => "a fast write",

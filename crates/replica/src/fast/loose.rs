@@ -7,6 +7,7 @@
 
 use super::lane::FastLane;
 use crate::context::Context;
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::log::append::Appended;
 use crate::log::settle::Then;
@@ -80,8 +81,16 @@ impl Leader {
     }
 
     /// Notes that a loose write was taken.
-    pub fn note_loose_write(&mut self, now: Time) {
+    ///
+    /// # Errors
+    ///
+    /// `Error::Bug` if some member may lack the marker (rule L21).
+    pub fn note_loose_write(&mut self, now: Time) -> Result<()> {
+        require(self.fast.loose.is_allowed(self.log.settled()), "L21", || {
+            format!("a loose write, marked by {:?}, settled is {}", self.fast.loose.marked, self.log.settled())
+        })?;
         self.fast.loose.used_at = now;
+        Ok(())
     }
 
     /// The shards that are due and may be closed now. Those with loose writes are synced on all members first (rule
@@ -135,10 +144,7 @@ impl Leader {
     /// True if the view is to have one member (rule L20): members that lost power may have lost different writes, and
     /// no list names them. One copy is kept, and the other replicas learn from it.
     pub fn goes_on_alone(&mut self, cx: &mut Context) -> bool {
-        let alone = cx.at.view.forgetful
-            && self.fast.loose.is_marked()
-            && !self.members.is_empty()
-            && !is_planted(Bug::ForgetfulViewKeepsMembers);
+        let alone = self.is_to_be_alone(cx.at);
         if alone && !self.fast.loose.wants_alone {
             cx.out.branches.push("a view without memory is to have one member");
             cx.out.notes.push(format!(
@@ -151,6 +157,24 @@ impl Leader {
             self.fast.loose.wants_alone = true;
         }
         alone
+    }
+
+    fn is_to_be_alone(&self, at: &Membership) -> bool {
+        at.view.forgetful
+            && self.fast.loose.is_marked()
+            && !self.members.is_empty()
+            && !is_planted(Bug::ForgetfulViewKeepsMembers)
+    }
+
+    /// The view is about to open, with these members.
+    ///
+    /// # Errors
+    ///
+    /// `Error::Bug` if it is to have one member and has more (rule L20).
+    pub fn check_members(&self, at: &Membership) -> Result<()> {
+        require(!self.is_to_be_alone(at), "L20", || {
+            format!("view {} opens without memory, with loose writes and {} members", at.view.epoch, self.members.len())
+        })
     }
 
     /// Removes the marker once the fast lane is idle: all that was closed is stable, so without open shards nothing can

@@ -32,6 +32,11 @@ impl Reconciliation {
         }
     }
 
+    /// True if the leader's bytes count.
+    pub fn is_as_leader(&self) -> bool {
+        matches!(self.source, Source::Leader)
+    }
+
     /// Takes a block that was requested. Without bytes the member cannot read it either, and the leader's copy counts.
     fn receive(&mut self, own: BrickId, from: BrickId, block: u32, bytes: Option<Bytes>) {
         let Source::Asked(member, blocks) = &mut self.source else { return };

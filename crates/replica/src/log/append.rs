@@ -68,7 +68,7 @@ impl Leader {
         }
         let grows = room::takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.log.last.0 + 1);
-        self.check_record(cx)?;
+        self.check_record(cx, &changes, draft.closes)?;
         let (ring, partition, epoch) = (cx.at.ring, cx.at.own.partition, cx.at.view.epoch);
         set_stamps(&mut changes, epoch, sequence);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
@@ -117,13 +117,24 @@ impl Leader {
         Ok(Appended::Made(sequence))
     }
 
-    /// R1: only the leader of the view makes records. L16: shards are open only in a view that lacks no replica.
-    fn check_record(&self, cx: &Context) -> Result<()> {
+    /// R1, and the rules about shards that are open: L1, L15, L16 and L22.
+    fn check_record(&self, cx: &Context, changes: &[Change], closes: bool) -> Result<()> {
         require(cx.at.leads(), "R1", || format!("a record in view {}, which another replica leads", cx.at.view.epoch))?;
-        let is_lane_whole =
-            self.fast.open_count() == 0 || self.opens_shards(cx.at) || is_planted(Bug::FastWritesInPartialView);
+        let lane = &self.fast;
+        require(!lane.awaits_lists() || !changes.iter().any(changes_list), "L15", || {
+            "a record changes a list before all members have sent theirs".into()
+        })?;
+        if lane.open_count() == 0 {
+            return Ok(());
+        }
+        let is_lane_whole = self.opens_shards(cx.at) || is_planted(Bug::FastWritesInPartialView);
         require(is_lane_whole, "L16", || {
-            format!("{} shards are open in a view that lacks replicas", self.fast.open_count())
+            format!("{} shards are open in a view that lacks replicas", lane.open_count())
+        })?;
+        let changed = if closes || is_planted(Bug::OpenShardChanged) { None } else { lane.first_open(changes) };
+        require(changed.is_none(), "L1", || format!("a record changes {changed:?}, which is open"))?;
+        require(!changes.iter().any(removes_loose_marker), "L22", || {
+            format!("the loose-writes marker is removed while {} shards are open", lane.open_count())
         })
     }
 
@@ -160,6 +171,14 @@ impl Leader {
             _ => {}
         }
     }
+}
+
+fn changes_list(change: &Change) -> bool {
+    matches!(change, Change::Put { key, .. } | Change::Delete { key } if key.kind() == Some(Kind::Unsettled))
+}
+
+fn removes_loose_marker(change: &Change) -> bool {
+    matches!(change, Change::Delete { key } if key.kind() == Some(Kind::Loose))
 }
 
 /// Gives the changed shards stamps of the leader's, also if a client asked for the change (rule 2 of

@@ -125,6 +125,7 @@ impl Leader {
             }
             Then::SendForget(to, intent) => cx.send(to, Message::Forget { intent }),
             Then::Open(epoch) if epoch == cx.at.view.epoch && !cx.at.view.opened => {
+                self.check_members(cx.at)?;
                 self.start.allow_open();
                 self.fast.loose.view_begins();
                 cx.out.open = Some((cx.at.own.partition, epoch));

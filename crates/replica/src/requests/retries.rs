@@ -1,6 +1,7 @@
 //! Retries: the last answer of each slot of a session.
 
 use crate::context::{Context, Token};
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::membership::Membership;
 use crate::ops::step::Ask;
@@ -55,6 +56,19 @@ impl Leader {
             // The op arrives after its retry was answered and its slot was used again: no client waits for it.
             std::cmp::Ordering::Greater => Some(Err(answered_long_ago())),
         })
+    }
+
+    /// R5: an op whose record is about to be made is not older than the last one of its slot.
+    ///
+    /// # Errors
+    ///
+    /// `Error::Bug` if it is.
+    pub fn check_slot(&self, ask: &Ask) -> Result<()> {
+        let known = self.requests.slots.get(&(ask.session, slot_of(ask.op_id)));
+        let is_newest = known.is_none_or(|known| *known <= ask.op_id)
+            || is_planted(Bug::RetryExecuted)
+            || is_planted(Bug::SupersededOpExecuted);
+        require(is_newest, "R5", || format!("op {:?} is executed, its slot has {known:?}", ask.op_id))
     }
 
     /// Forgets the ops and answers of a session.

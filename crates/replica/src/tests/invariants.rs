@@ -1,8 +1,13 @@
 //! A rule of the protocol that does not hold stops the replica that finds it.
 
+use super::fast::{FIRST, Lane};
 use super::*;
+use crate::context::Context;
+use crate::leader::Leader;
+use crate::ops::step::OpProgress;
 use crate::partition::Role;
 use crate::requests::Waiting;
+use crate::transactions::driven::{Aim, Driven};
 
 /// Has the leader that takes `op` believe that its log has 7 records more than it has, and handle an event. Returns what
 /// the event produced and the error that stopped the leader.
@@ -55,4 +60,66 @@ fn requests_behind_one_that_meets_a_violated_rule_are_answered_once_each() {
     let tokens: Vec<u64> = out.answers.iter().map(|(token, _)| token.0).collect();
     assert_eq!(tokens, [1, 2, 3]);
     assert!(out.answers.iter().all(|(_, answer)| matches!(answer, Err(Error::Bug { .. }))), "{:?}", out.answers);
+}
+
+/// The error of what `act` does with a leader that has a shard open.
+fn error_of(act: impl FnOnce(&mut Leader, &mut Context) -> Result<()>) -> String {
+    let mut lane = Lane::new();
+    let around = TestRing::around(&lane.ring.bricks, &lane.ring.views, lane.leader, 1_000);
+    let Partition { at, role: Role::Leader(leader), .. } = lane.ring.partitions.get_mut(&lane.leader).unwrap() else {
+        panic!("{:?} leads", lane.leader)
+    };
+    let mut out = Out::default();
+    act(leader, &mut Context { at, around: &around, out: &mut out }).expect_err("a rule is violated").to_string()
+}
+
+fn check_names(rule: &str, act: impl FnOnce(&mut Leader, &mut Context) -> Result<()>) {
+    let error = error_of(act);
+    assert!(error.contains(&format!("rule {rule} does not hold")), "{rule}: {error}");
+}
+
+#[test]
+fn records_that_violate_a_rule_are_not_made() {
+    let append = |leader: &mut Leader, cx: &mut Context, changes: Vec<Change>| {
+        leader.append_own(cx, Commit { changes, ..Commit::default() }).map(drop)
+    };
+    check_names("R1", |leader, cx| {
+        cx.at.view.leader = BrickId(99);
+        append(leader, cx, Vec::new())
+    });
+    check_names("L16", |leader, cx| {
+        cx.at.view.whole = false;
+        append(leader, cx, Vec::new())
+    });
+    check_names("L22", |leader, cx| {
+        let key = Key::loose(RING, cx.at.own.partition.first_position(COUNT));
+        append(leader, cx, vec![Change::Delete { key }])
+    });
+}
+
+#[test]
+fn steps_that_violate_a_rule_are_not_taken() {
+    check_names("R5", |leader, _| {
+        leader.remember_slot(&Lane::ask(FIRST, 512));
+        leader.check_slot(&Lane::ask(FIRST, 512)).expect("the last op of the slot");
+        leader.check_slot(&Lane::ask(FIRST, 256))
+    });
+    check_names("R7", |leader, cx| {
+        let aim = Aim::Op(Lane::ask(FIRST, 512), Box::new(make_directory(ROOT, b"d", 1)));
+        leader.transactions.begin(IntentId(7), Vec::new(), Driven::new(aim, Vec::new(), OpProgress::default()));
+        leader.send_legs(cx, IntentId(7), Sequence(leader.log.last().0 + 1))
+    });
+    check_names("L20", |leader, cx| {
+        leader.check_members(cx.at).expect("no loose writes");
+        leader.loose_marker_set(leader.log.last(), cx.around.now);
+        leader.check_members(cx.at).expect("a view with memory");
+        cx.at.view.forgetful = true;
+        leader.check_members(cx.at)
+    });
+    check_names("L21", |leader, cx| {
+        leader.loose_marker_set(leader.log.settled(), cx.around.now);
+        leader.note_loose_write(cx.around.now).expect("all members have the marker");
+        leader.loose_marker_set(Sequence(leader.log.settled().0 + 1), cx.around.now);
+        leader.note_loose_write(cx.around.now)
+    });
 }

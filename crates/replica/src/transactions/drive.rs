@@ -114,6 +114,12 @@ impl Leader {
         };
         let is_undoable = driven.undo.is_empty() || driven.recorded;
         require(is_undoable, "R6", || format!("legs of intent {intent:?} are to be sent before it is in the log"))?;
+        // Legs that undo are sent at once: what they follow was settled before the legs that they undo were sent.
+        let is_undoing = matches!(driven.stage, Stage::Undoing(_));
+        let is_settled = upto <= self.log.settled() || is_planted(Bug::AnsweredBeforeOpening);
+        require(is_undoing || is_settled, "R7", || {
+            format!("legs follow record {upto}, settled is {}", self.log.settled())
+        })?;
         driven.resend_at = ticks + RESEND_TICKS;
         let (session, op_id) = match &driven.aim {
             Aim::Op(ask, _) => (ask.session, ask.op_id),

@@ -58,7 +58,7 @@ pub fn take(
     if let Some(elsewhere) = rests_elsewhere(&Tree::new(brick, ask, at), ask, at, leg)? {
         return Ok(only(elsewhere));
     }
-    let mark = Key::leg_done(ask.ring, at.first_position(ask.count), intent, number & !UNDOING);
+    let mark = mark_of(ask, at, intent, number);
     let taken = brick.get(&mark)?.is_some() && (undoes(leg) || !is_planted(Bug::LegExecutedTwice));
     if taken != undoes(leg) {
         return Ok(only(answer_to(&Tree::new(brick, ask, at), leg)?));
@@ -79,6 +79,11 @@ pub fn take(
         _ => commit.put(mark, &0u8),
     }
     Ok(Taken { reply, commit: Some(commit), more: false })
+}
+
+/// The key of a leg's mark. A leg that undoes another one has that one's mark.
+pub fn mark_of(ask: &Ask, at: PartitionNumber, intent: IntentId, number: u16) -> Key {
+    Key::leg_done(ask.ring, at.first_position(ask.count), intent, number & !UNDOING)
 }
 
 /// The first record of a leg that empties more shards than one record takes. `None` if one record does. The mark comes

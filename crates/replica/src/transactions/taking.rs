@@ -1,12 +1,13 @@
 //! How the leader takes legs of ops that other partitions drive.
 
 use crate::context::Context;
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::log::append::{Appended, Draft};
 use crate::log::settle::Then;
 use crate::membership::Membership;
 use crate::message::{Address, Message, Outcome};
-use crate::ops::step::{Ask, Stop};
+use crate::ops::step::{Ask, Commit, Stop};
 use crate::transactions::legs;
 use hekate_proto::*;
 
@@ -50,6 +51,9 @@ impl Leader {
             }
         };
         if let Some(commit) = &taken.commit {
+            let mark = legs::mark_of(ask, cx.at.own.partition, intent, number);
+            let is_marked = taken.more || matches!(leg, Leg::DropShards { .. }) || changes_last(commit, &mark);
+            require(is_marked, "R8", || format!("leg {number} of {intent:?} is taken without a mark"))?;
             let must = !matches!(leg, Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. });
             let (session, op_id, also, step, closes) = (ask.session, ask.op_id, Vec::new(), None, false);
             let draft = Draft { session, op_id, commit, also, must, step, closes };
@@ -105,4 +109,9 @@ impl Leader {
         }
         Ok(())
     }
+}
+
+/// True if the last change of a commit puts or deletes the key.
+fn changes_last(commit: &Commit, key: &Key) -> bool {
+    matches!(commit.changes.last(), Some(Change::Put { key: last, .. } | Change::Delete { key: last }) if last == key)
 }

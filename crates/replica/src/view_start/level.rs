@@ -47,8 +47,8 @@ pub(crate) enum Phase {
     },
     /// The leader sends the members the records that they lack.
     Feeding,
-    /// All members have all records, and the view is about to open. No record is made before it has: a view that does
-    /// not begin leaves nothing behind.
+    /// All members have all records, and the view is about to open. No op begins before it has. An op under way may make
+    /// a record, which is not acknowledged before the view has opened.
     Opening,
     /// All members have the same records, and the leader compares their data with its own.
     Comparing(Box<Comparison>),
@@ -301,7 +301,7 @@ impl Leader {
         Ok(())
     }
 
-    /// R3, R13, R15, F15 and F17, for a leader that is about to serve.
+    /// R3, R13, R15, F15, F17 and F27a, for a leader that is about to serve.
     fn check_serving(&self, cx: &Context) -> Result<()> {
         let view = &cx.at.view;
         require(view.opened && cx.at.leads(), "F15", || {
@@ -311,7 +311,9 @@ impl Leader {
             format!("view {} names another incarnation of this brick", view.epoch)
         })?;
         require(cx.at.lost.is_empty(), "R15", || format!("{} lost blocks are not settled", cx.at.lost.len()))?;
+        require(self.is_settled(), "R3", || format!("record {} is not settled", self.log.last()))?;
         require(!self.transactions.recovers(), "R3", || "an intent is neither undone nor finished".into())?;
+        require(!self.times.has_found(), "F27a", || "times of a marked file are not renewed".into())?;
         self.numbers.check()
     }
 
@@ -413,6 +415,10 @@ impl Leader {
                 return Ok(());
             }
         }
+        let may_be_zeros = lost.by.len() > self.members.len() && self.start.lost_writes.is_none();
+        require(bytes.is_some() || may_be_zeros, "R15", || {
+            format!("{block:?} becomes zeros, and a member may have it")
+        })?;
         cx.out.branches.push("levelling: a lost block is settled");
         let Some(before) = cx.around.brick.shard(cx.at.ring, block.shard)? else { return Ok(()) };
         let bytes = bytes.filter(|bytes| bytes.len() == BLOCK_BYTES).unwrap_or_else(|| vec![0; BLOCK_BYTES].into());
