@@ -11,7 +11,7 @@ pub mod read;
 use crate::storage::{Storage, StorageFile, is_no_descriptor, is_no_room, patiently};
 use format::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
 use hekate_proto::{BrickId, Error, Result};
-use parking_lot::Mutex;
+use hekate_threads::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

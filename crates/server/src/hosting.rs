@@ -7,6 +7,7 @@
 //! | `start` | reads the records, brings the replicas into step | a server that does not start; replicas that differ |
 //! | `cluster_access` | the records of the cluster, the addresses of its servers | a server of another cluster |
 //! | `surroundings` | what a server needs of its machine: bricks in directories, links | |
+//! | `inspection` | what the simulator's checkers look at | |
 //! | `own_bricks` | opens this server's bricks and holds them | a brick that is refused; an old copy that is accepted |
 //! | `bricks` | makes, adds, replaces and removes bricks | `hekate brick` that refuses, or forgets a brick |
 //! | `rings` | the rings that this server has replicas of | |
@@ -23,6 +24,7 @@ pub(crate) mod bricks;
 pub(crate) mod cluster_access;
 pub(crate) mod coordinator_host;
 pub(crate) mod hosted_ring;
+pub(crate) mod inspection;
 pub(crate) mod lease;
 pub(crate) mod node;
 pub(crate) mod own_bricks;

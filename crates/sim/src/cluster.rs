@@ -1,28 +1,28 @@
 //! Whole clusters in one thread: the real bricks, replicas and links, on simulated disks, networks and clocks, from one
 //! seed. `run.rs` is a run from its beginning to its end.
 
-mod client_servers;
+pub(crate) mod client_servers;
 mod clock;
 mod coordinator;
-mod disk;
+pub(crate) mod disk;
 mod disks;
 mod faults;
 mod host;
-mod judge;
+pub(crate) mod judge;
 mod keeper;
 mod messages;
 mod network;
 mod people;
-mod report;
+pub(crate) mod report;
 mod run;
 #[cfg(test)]
 mod scenarios;
 mod servers;
-mod settings;
+pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
-mod threads;
-mod workload;
+pub(crate) mod threads;
+pub(crate) mod workload;
 mod world;
 
 pub use report::Report;

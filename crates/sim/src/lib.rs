@@ -6,6 +6,7 @@
 pub mod checkers;
 pub mod cluster;
 pub mod history;
+pub mod hosted;
 pub mod recorded;
 
 pub use checkers::Complaint;

@@ -37,6 +37,11 @@ impl<T> RwLock<T> {
         take(|| self.0.try_read(), || self.0.read())
     }
 
+    /// Takes the lock for reading if no writer holds it.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        self.0.try_read()
+    }
+
     /// Takes the lock for writing, once it is free.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         take(|| self.0.try_write(), || self.0.write())

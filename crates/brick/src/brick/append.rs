@@ -8,7 +8,7 @@ use crate::entry::LogEntry;
 use crate::journal::Lsn;
 use crate::machine::{Append, Io, IoId, Machine};
 use hekate_proto::*;
-use parking_lot::MutexGuard;
+use hekate_threads::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

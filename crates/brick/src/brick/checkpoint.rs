@@ -9,7 +9,7 @@ use super::Brick;
 use crate::journal::Lsn;
 use crate::machine::{Io, IoId, Next, is_shortage};
 use hekate_proto::{Error, Result};
-use parking_lot::MutexGuard;
+use hekate_threads::MutexGuard;
 
 /// A checkpoint that has begun, and that [`Checkpoint::finish`] writes.
 pub struct Checkpoint<'a> {

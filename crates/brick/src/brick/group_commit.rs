@@ -6,7 +6,7 @@
 
 use crate::journal::Lsn;
 use hekate_proto::{Error, Result};
-use parking_lot::Mutex;
+use hekate_threads::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 

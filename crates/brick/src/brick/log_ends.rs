@@ -6,7 +6,7 @@ use crate::brick::Brick;
 use crate::journal::Lsn;
 use crate::machine::LogPosition;
 use hekate_proto::*;
-use parking_lot::Mutex;
+use hekate_threads::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A position in the log, and the last record of each partition before it.

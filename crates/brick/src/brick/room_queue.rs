@@ -5,7 +5,7 @@
 
 use crate::brick::Brick;
 use hekate_proto::*;
-use parking_lot::Mutex;
+use hekate_threads::Mutex;
 use std::collections::VecDeque;
 
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use crate::storage::{Storage, StorageFile, is_damage, is_no_descriptor, is_no_room, patiently};
 use hekate_proto::{BLOCK_BYTES, DataId, Error, Result, ShardId, VolumeId};
-use parking_lot::Mutex;
+use hekate_threads::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

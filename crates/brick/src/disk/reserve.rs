@@ -9,7 +9,7 @@ use crate::journal::write_zeros;
 use crate::machine::Amount;
 use crate::storage::{Storage, is_no_descriptor, is_no_room};
 use hekate_proto::{Error, Result};
-use parking_lot::Mutex;
+use hekate_threads::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

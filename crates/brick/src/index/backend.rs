@@ -8,7 +8,7 @@
 use super::sums::{self, BLOCK_BYTES, CHECKED_BYTES, PAIR_BYTES, Pair, PairState, Sums};
 use crate::storage::{Storage, StorageFile, is_no_room};
 use hekate_proto::{Error, Result};
-use parking_lot::{Mutex, RwLock};
+use hekate_threads::{Mutex, RwLock};
 use redb::StorageBackend;
 use std::collections::BTreeSet;
 use std::io;

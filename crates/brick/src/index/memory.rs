@@ -3,7 +3,7 @@
 use super::{Index, IndexChange};
 use bytes::Bytes;
 use hekate_proto::Result;
-use parking_lot::RwLock;
+use hekate_threads::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 

@@ -7,7 +7,7 @@ use super::{Index, IndexChange, seal, unseal};
 use crate::storage::Storage;
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
-use parking_lot::{Mutex, RwLock};
+use hekate_threads::{Mutex, RwLock};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, Table, TableDefinition};
 use std::ops::Bound;
 use std::sync::Arc;

@@ -36,7 +36,7 @@ fn send(server: ServerId, requests: &[Request]) -> Result<Batch> {
 }
 
 /// Waits for the answer to a message. `None`: it is lost, the limit is over, or the caller gave up.
-fn answer(message: MessageNumber, limit: Option<Duration>, gave_up: &dyn Fn() -> bool) -> Option<Answer> {
+pub fn answer(message: MessageNumber, limit: Option<Duration>, gave_up: &dyn Fn() -> bool) -> Option<Answer> {
     let end = limit.map(|limit| hekate_threads::now() + limit);
     loop {
         match threads::take_answer(message) {
@@ -57,6 +57,7 @@ impl PendingBatch for Batch {
     fn finish(self: Box<Self>, gave_up: &dyn Fn() -> bool) -> Result<Replies> {
         match answer(self.0, None, gave_up) {
             Some(Answer::Replies(replies)) => Ok(replies),
+            Some(Answer::Refused(error)) => Err(error),
             _ => Err(Error::Unavailable { what: "the connection is lost".into() }),
         }
     }
@@ -77,6 +78,7 @@ impl Servers for SimulatedServers {
         let Batch(message) = send(server, requests)?;
         match answer(message, limit, gave_up) {
             Some(Answer::Replies(replies)) => Ok(replies),
+            Some(Answer::Refused(error)) => Err(error),
             _ => {
                 requests.iter_mut().for_each(|request| request.retry = true);
                 Err(unavailable(server))

@@ -4,7 +4,7 @@
 use hekate_brick::storage::{PowerCutStorage, Random, Space, Storage, StorageFile, Survivors};
 use hekate_brick::{Brick, Identity, RecoveryReport};
 use hekate_cluster::check_openings;
-use hekate_proto::{BLOCK_BYTES, Error, Incarnation, Result};
+use hekate_proto::{BLOCK_BYTES, BrickId, Error, Incarnation, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -77,6 +77,23 @@ struct State {
     unreadable: BTreeSet<(String, u64)>,
 }
 
+/// A brick that is to be opened.
+pub struct Opening {
+    storage: Arc<dyn Storage>,
+    identity: Identity,
+    incarnation: Incarnation,
+    is_new: bool,
+}
+
+impl Opening {
+    /// # Errors
+    ///
+    /// Those of `may_open`, which is given the brick and its openings; the brick is damaged or without room.
+    pub fn open(self, may_open: &dyn Fn(BrickId, u32) -> Result<()>) -> Result<(Brick, RecoveryReport)> {
+        Brick::open_on_if(self.storage, &self.identity, self.incarnation, self.is_new, may_open)
+    }
+}
+
 impl Disk {
     /// A disk with a new brick on it, all on stable storage.
     ///
@@ -99,6 +116,19 @@ impl Disk {
     ///
     /// The brick refuses to open: it is damaged, an older copy, or without room.
     pub fn open(&mut self, seed: u64, seen: u32) -> Result<(Brick, RecoveryReport)> {
+        let opening = self.begin_open(seed)?;
+        let brick = self.identity.brick.clone();
+        let opened = opening.open(&|_, openings| check_openings(&brick, seen, openings))?;
+        self.openings = opened.0.generation();
+        Ok(opened)
+    }
+
+    /// Takes what an opening of the brick needs.
+    ///
+    /// # Errors
+    ///
+    /// The disk cannot be read.
+    pub fn begin_open(&mut self, seed: u64) -> Result<Opening> {
         let struck = std::mem::take(&mut self.state.lock().struck);
         if struck && let Some(note) = self.stopped_note()? {
             // A failed sync loses bytes, but no file names.
@@ -109,11 +139,8 @@ impl Disk {
         let storage = DiskStorage { inner: self.medium.clone(), state: self.state.clone() };
         let is_new = self.is_new_life();
         self.recorded.0 += u64::from(is_new);
-        let (brick, incarnation) = (self.identity.brick.clone(), Incarnation(self.recorded.0));
-        let is_newest = |_, openings| check_openings(&brick, seen, openings);
-        let opened = Brick::open_on_if(Arc::new(storage), &self.identity, incarnation, is_new, &is_newest)?;
-        self.openings = opened.0.generation();
-        Ok(opened)
+        let (identity, incarnation) = (self.identity.clone(), Incarnation(self.recorded.0));
+        Ok(Opening { storage: Arc::new(storage), identity, incarnation, is_new })
     }
 
     fn has_stopped(&self) -> bool {

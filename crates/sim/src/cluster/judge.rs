@@ -127,7 +127,7 @@ impl World {
     }
 }
 
-fn replica(brick: &Brick, partition: PartitionNumber, count: u32) -> Result<Replica> {
+pub(crate) fn replica(brick: &Brick, partition: PartitionNumber, count: u32) -> Result<Replica> {
     let ranges = [Key::work_range(RING, partition, count), Key::object_range(RING, partition, count)];
     let mut entries = BTreeMap::new();
     for (from, to) in &ranges {

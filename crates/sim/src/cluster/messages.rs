@@ -37,7 +37,7 @@ impl World {
             Suspended::Waiting { limit: Some(limit), .. } => {
                 self.after(limit.max(1), Event::Resume { thread, number, notified: false })
             }
-            Suspended::Waiting { limit: None, .. } | Suspended::Ended => {}
+            Suspended::Waiting { limit: None, .. } | Suspended::Ended | Suspended::Calling(_) => {}
             Suspended::Contended => {
                 let delay = self.delay(CONTENDED_MAX);
                 self.after(delay, Event::Resume { thread, number, notified: true });
@@ -47,7 +47,7 @@ impl World {
 
     /// Carries out what a thread has asked for.
     pub fn act(&mut self, owner: Owner, actions: Vec<Action>) {
-        let Owner::Client(client) = owner;
+        let Owner::Client(client) = owner else { return };
         for action in actions {
             match action {
                 Action::Spawn(body) => {
@@ -61,6 +61,8 @@ impl World {
                     self.messages.insert(message, Message { client, server, is_fast: false, is_cut: false });
                     self.after(delay, Event::AskMap { server, message });
                 }
+                // Clients of this world are given their sessions.
+                Action::Open { .. } => {}
                 Action::Forget { message } => drop(self.messages.remove(&message)),
                 Action::Finished(outcome) => self.finished(client, outcome),
             }

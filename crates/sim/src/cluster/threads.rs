@@ -9,11 +9,13 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use hekate_brick::storage::Random;
 use hekate_proto::map::VolumeMap;
-use hekate_proto::{Reply, Request, Result, ServerId};
+use hekate_proto::{Error, Reply, Request, Result, ServerId};
 use hekate_threads::Scheduler;
-use hekate_transport::Replies;
+use hekate_transport::{Replies, Welcome};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Bytes of a thread's stack.
@@ -30,6 +32,7 @@ pub type MessageNumber = u64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     Client(u32),
+    Server(u32),
 }
 
 /// What a thread asks of the world.
@@ -48,6 +51,11 @@ pub enum Action {
         message: MessageNumber,
         server: ServerId,
     },
+    /// Opens a session.
+    Open {
+        message: MessageNumber,
+        server: ServerId,
+    },
     /// Nobody waits for the reply any more.
     Forget {
         message: MessageNumber,
@@ -61,12 +69,17 @@ pub enum Action {
 pub enum Answer {
     Replies(Replies),
     Map(Box<VolumeMap>),
+    Opened(Box<Welcome>),
+    /// The server refuses the connection.
+    Refused(Error),
     /// The connection is lost: the message may or may not have been handled.
     Lost,
 }
 
+/// Something that the world does while a thread waits for it.
+pub type WorldCall = Box<dyn FnOnce(&mut dyn Any)>;
+
 /// Why a thread is suspended.
-#[derive(Debug, Clone, Copy)]
 pub enum Suspended {
     /// Until a notification with this key, or for this long.
     Waiting {
@@ -75,6 +88,8 @@ pub enum Suspended {
     },
     /// Another thread holds a lock.
     Contended,
+    /// Until the world has done this, which it does at once.
+    Calling(WorldCall),
     Ended,
 }
 
@@ -160,6 +175,7 @@ impl Threads {
         std::mem::swap(&mut shared.random, random);
         SHARED.set(Some(shared));
         let outcome = hekate_threads::run_simulated(&Simulator, part);
+        YIELDER.set(std::ptr::null());
         let mut shared = SHARED.take().unwrap_or_else(|| unreachable!("what threads share is put back"));
         std::mem::swap(&mut shared.random, random);
         let actions = std::mem::take(&mut shared.actions);
@@ -190,14 +206,18 @@ impl Threads {
                 Suspended::Ended
             }
             CoroutineResult::Yield(suspended) => {
-                if let Suspended::Waiting { key, .. } = suspended {
-                    own.key = key;
+                if let Suspended::Waiting { key, .. } = &suspended {
+                    own.key = *key;
                 }
                 self.all.insert(thread, own);
                 suspended
             }
         };
         Some(Ran { owner, suspended, number, actions })
+    }
+
+    pub fn owner_of(&self, thread: ThreadNumber) -> Option<Owner> {
+        self.all.get(&thread).map(|thread| thread.owner)
     }
 
     /// Threads that wait for a key, the one that has waited longest first, with the numbers of their suspensions.
@@ -237,6 +257,7 @@ impl Threads {
         self.with(now, random, || {
             // Each runs its destructors on its own stack.
             drop(threads);
+            YIELDER.set(std::ptr::null());
             drop(also);
         });
         self.set_dying(None);
@@ -270,6 +291,11 @@ fn shared<T>(act: impl FnOnce(&mut Shared) -> T) -> T {
 
 /// True if the thread's process has ended: it only runs its destructors, and no wait suspends it.
 pub fn is_dying() -> bool {
+    let is_dying = shared(|shared| shared.dying.is_some());
+    if is_dying && !std::thread::panicking() && !YIELDER.get().is_null() {
+        // Something has caught the unwinding of this thread, which begins anew.
+        suspend(Suspended::Contended);
+    }
     shared(|shared| {
         let Some(waits) = &mut shared.dying else { return false };
         *waits += 1;
@@ -320,9 +346,28 @@ fn suspend(why: Suspended) -> bool {
     assert!(!yielder.is_null(), "the world itself does not wait");
     // SAFETY: the thread that runs now has set the pointer when it began or was last resumed, and its yielder lives on
     // its stack until it ends.
-    let notified = unsafe { &*yielder }.suspend(why);
-    YIELDER.set(yielder);
-    notified
+    let own = unsafe { &*yielder };
+    /// Also set when the thread is unwound: its destructors run on it.
+    struct Back(*const Yielder<bool, Suspended>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            YIELDER.set(self.0);
+        }
+    }
+    let _back = Back(yielder);
+    own.suspend(why)
+}
+
+/// Has the world do something, and returns what it returned. `None`: the thread's process has ended.
+pub fn in_world<W: 'static, T: 'static>(act: impl FnOnce(&mut W) -> T + 'static) -> Option<T> {
+    if is_dying() {
+        return None;
+    }
+    let outcome = Rc::new(Cell::new(None));
+    let set = outcome.clone();
+    let call = move |world: &mut dyn Any| set.set(world.downcast_mut::<W>().map(act));
+    suspend(Suspended::Calling(Box::new(call)));
+    outcome.take()
 }
 
 struct Simulator;

@@ -1,0 +1,21 @@
+//! What the simulator's checkers look at in a server. No lock is waited for: whoever looks is no thread of the server.
+
+use crate::hosting::node::Node;
+use hekate_brick::Brick;
+use hekate_proto::{BrickId, RingId};
+use hekate_replica::{Address, Partition};
+use std::sync::Arc;
+
+impl Node {
+    /// Looks at the replicas of a ring that are here. False if one of them is at work, or the ring is not hosted.
+    pub fn inspect(&self, ring: RingId, mut look: impl FnMut(&Address, &Partition)) -> bool {
+        let Ok(ring) = self.rings.get(ring) else { return false };
+        ring.replicas()
+            .all(|(address, hosted)| hosted.partition.try_read().map(|partition| look(address, &partition)).is_some())
+    }
+
+    /// A brick that is open here.
+    pub fn open_brick(&self, brick: BrickId) -> Option<Arc<Brick>> {
+        self.bricks.get(&brick).cloned()
+    }
+}

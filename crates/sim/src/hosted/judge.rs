@@ -1,0 +1,130 @@
+//! After a run: whether the cluster is whole, and what the checkers say of its disks and of the history.
+
+use super::coordinator::AtHand;
+use super::world::{Server, World};
+use crate::checkers::replicas::Copies;
+use crate::checkers::space::RingEntries;
+use crate::checkers::{Complaint, attributes, contents, names, replicas, space};
+use crate::cluster::judge::{UNDECIDED, replica};
+use hekate_brick::Brick;
+use hekate_cluster::{Registry, RingInfo};
+use hekate_proto::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The only ring.
+pub const RING: RingId = RingId(1);
+
+impl World {
+    /// The ring's record.
+    pub fn ring(&self) -> Result<RingInfo> {
+        let registry = Registry::new(Arc::new(AtHand(self.store.clone())));
+        registry.ring(RING)?.ok_or_else(|| Error::bug("there is no ring"))
+    }
+
+    /// Reasons why the cluster is not whole; none if it is.
+    pub fn what_is_left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let Ok(ring) = self.ring() else { return vec!["the ring cannot be read".into()] };
+        for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
+            if !view.opened || view.members.len() != ring.placed(number).len() {
+                left.push(format!("partition {number} has {view:?}"));
+            }
+        }
+        if !self.has_root(&ring) {
+            left.push("the volume has no root".into());
+        }
+        for (number, server) in self.servers.iter().enumerate() {
+            let Some(node) = &server.node else {
+                left.push(format!("server {number} does not serve"));
+                continue;
+            };
+            let is_calm = node.inspect(RING, |at, partition| {
+                if !partition.is_idle() || partition.failure().is_some() {
+                    left.push(format!(
+                        "{at:?} waits for {:?}, failed {:?}",
+                        partition.waits_for(),
+                        partition.failure()
+                    ));
+                }
+            });
+            if !is_calm {
+                left.push(format!("server {number} is at work"));
+            }
+        }
+        let waits = self.people.iter().enumerate().filter(|(_, one)| one.call.is_some());
+        left.extend(waits.map(|(number, one)| format!("client {number} waits: {:?}", one.op)));
+        left
+    }
+
+    fn has_root(&self, ring: &RingInfo) -> bool {
+        let key = Key::inode(RING, VolumeId(1), ROOT, Kind::Inode);
+        let leader = ring.view(ROOT.position().partition(ring.views.len() as u32)).map(|view| view.leader);
+        let is_there = |server: &Server| {
+            let brick = server.node.as_ref().and_then(|node| node.open_brick(server.brick));
+            brick.is_some_and(|brick| brick.get(&key).is_ok_and(|value| value.is_some()))
+        };
+        self.servers.iter().any(|server| Some(server.brick) == leader && is_there(server))
+    }
+
+    /// The complaints of all checkers.
+    pub fn judge(&mut self) -> Vec<String> {
+        let copies = match self.copies() {
+            Ok(copies) => copies,
+            Err(error) => return vec![format!("what rests on the disks cannot be read: {error}")],
+        };
+        let mut complaints = replicas::check(&copies);
+        let entries = copies.iter().flat_map(|copies| {
+            let first = copies.replicas.first().map(|replica| &replica.entries);
+            let of = |(key, value): (&Key, &bytes::Bytes)| (copies.partition, key.clone(), value.clone());
+            first.into_iter().flatten().map(of)
+        });
+        complaints.extend(space::check(&RingEntries {
+            ring: RING,
+            count: copies.len() as u32,
+            entries: entries.collect(),
+        }));
+        complaints.extend(contents::check(&self.history));
+        complaints.extend(attributes::check(&self.history));
+        complaints.extend(names::check(&self.history));
+        // A late write to a data id that was given up, after the shards' leader restarted, leaves a shard without an
+        // owner (docs/limits.md).
+        let is_owned = |one: &Complaint| !one.what.ends_with("belongs to no inode and is no garbage");
+        let (complaints, leaked): (Vec<_>, Vec<_>) = complaints.into_iter().partition(is_owned);
+        self.report.add("known: shards without an owner", leaked.len() as u64);
+        let is_undecided = |what: &str| what.starts_with("the search for an order of the calls gave up");
+        let (undecided, wrong): (Vec<_>, Vec<_>) = complaints.into_iter().partition(|one| is_undecided(&one.what));
+        self.report.add(UNDECIDED, undecided.len() as u64);
+        wrong.into_iter().map(|complaint| complaint.to_string()).collect()
+    }
+
+    /// Ends a server's process, and opens its brick as the next one would.
+    fn brick_of_ended(&mut self, server: u32) -> Result<(BrickId, Brick)> {
+        self.end_process(server);
+        let own = &mut self.servers[server as usize];
+        let (brick, _) = own.disk.begin_open(0)?.open(&|_, _| Ok(()))?;
+        brick.checkpoint()?;
+        Ok((own.brick, brick))
+    }
+
+    fn copies(&mut self) -> Result<Vec<Copies>> {
+        let (ring, mut all) = (self.ring()?, Vec::new());
+        let servers = 0..self.settings.servers;
+        let bricks: BTreeMap<BrickId, Brick> =
+            servers.map(|server| self.brick_of_ended(server)).collect::<Result<_>>()?;
+        for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
+            let mut replicas = Vec::new();
+            for member in &view.members {
+                replicas.push(replica(&bricks[&member.brick], number, ring.views.len() as u32)?);
+            }
+            all.push(Copies { ring: RING, partition: number, replicas });
+        }
+        for one in all.iter().flat_map(|copies| &copies.replicas) {
+            for (key, value) in &one.entries {
+                self.note(key.as_bytes());
+                self.note(value);
+            }
+        }
+        Ok(all)
+    }
+}

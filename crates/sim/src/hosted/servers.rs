@@ -1,0 +1,335 @@
+//! Server processes: they start, serve, talk to each other and die.
+
+use super::coordinator::Reached;
+use super::surroundings::{Around, key_of_link};
+use super::world::{Event, LinkEnd, LinkEvent, Message, World, trace};
+use crate::cluster::threads::{self, Action, Answer, MessageNumber, Owner, Suspended, ThreadNumber};
+use bytes::Bytes;
+use hekate_cluster::Registry;
+use hekate_proto::map::VolumeMap;
+use hekate_proto::*;
+use hekate_server::{ClusterAccess, Node};
+use hekate_transport::link::{Boot, Link, LinkSettings, Output, Packet};
+use hekate_transport::{Peer, Service, Welcome};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of the volume.
+pub const VOLUME_NAME: &str = "v";
+/// Longest time that a server is down, in µs.
+const DOWN_MAX: u64 = 3_000_000;
+/// Longest time until a client notices that a server has died, in µs.
+const NOTICE_MAX: u64 = 300_000;
+/// Longest time until a thread runs that was started or notified, in µs.
+const WAKE_MAX: u64 = 50;
+/// Longest time until a thread tries a lock again that it found held, in µs.
+const CONTENDED_MAX: u64 = 1_000;
+const LINK_TICK: u64 = 20_000;
+
+impl World {
+    /// Starts a server's process.
+    pub fn start(&mut self, server: u32) {
+        let own = &mut self.servers[server as usize];
+        if own.runs {
+            return;
+        }
+        (own.runs, own.boot) = (true, own.boot + 1);
+        trace!(self, "server {server} starts");
+        let store = self.store.clone();
+        let body = move || {
+            let coordinator = Arc::new(Reached { server, store });
+            let registry = Registry::of(coordinator, ServerId(server + 1));
+            let started = ClusterAccess::of(registry)
+                .and_then(|access| Node::start_in(Arc::new(Around { server }), access, &[], &|_| ()));
+            threads::in_world(move |world: &mut World| world.started(server, started));
+        };
+        let thread = self.threads.add(Owner::Server(server), body);
+        self.after(1, Event::Resume { thread, number: None, notified: true });
+    }
+
+    fn started(&mut self, server: u32, started: Result<Arc<Node>>) {
+        match started {
+            Ok(node) => {
+                trace!(self, "server {server} serves");
+                self.servers[server as usize].node = Some(node);
+            }
+            Err(error @ Error::Unavailable { .. }) => {
+                trace!(self, "server {server} does not start: {error}");
+                self.report.count("starts that failed");
+                // Not here: this thread is one of those that end.
+                self.after(1, Event::Kill { server });
+            }
+            Err(error) => self.wrong.push(format!("server {server} does not start: {error}")),
+        }
+    }
+
+    /// Kills a process; another one starts a little later.
+    pub fn kill(&mut self, server: u32) {
+        if !self.servers[server as usize].runs {
+            return;
+        }
+        self.end_process(server);
+        let lost = self.messages.iter().filter(|(_, message)| message.server == server);
+        for message in lost.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.lose_soon(message);
+        }
+        let delay = self.delay(DOWN_MAX);
+        self.after(delay, Event::Start { server });
+    }
+
+    /// Ends a process as SIGKILL does.
+    pub fn end_process(&mut self, server: u32) {
+        let own = &mut self.servers[server as usize];
+        own.runs = false;
+        own.links.clear();
+        own.connected.clear();
+        // First, so that what its threads do while they are unwound reaches no disk.
+        own.disk.kill();
+        let node = own.node.take();
+        self.threads.end(Owner::Server(server), node, self.now, &mut self.random);
+        self.paused.remove(&server);
+    }
+
+    /// Resumes a thread, and carries out what it asks for.
+    pub fn resume(&mut self, thread: ThreadNumber, number: Option<u64>, notified: bool) {
+        let (mut number, mut notified) = (number, notified);
+        loop {
+            let Some(ran) = self.threads.resume(thread, number, notified, (self.now, &mut self.random)) else { return };
+            self.act(ran.owner, ran.actions);
+            (number, notified) = (Some(ran.number), true);
+            match ran.suspended {
+                Suspended::Calling(call) => call(self),
+                Suspended::Waiting { limit: Some(limit), .. } => {
+                    return self.after(limit.max(1), Event::Resume { thread, number, notified: false });
+                }
+                Suspended::Waiting { limit: None, .. } | Suspended::Ended => return,
+                Suspended::Contended => {
+                    let delay = self.delay(CONTENDED_MAX);
+                    return self.after(delay, Event::Resume { thread, number, notified });
+                }
+            }
+        }
+    }
+
+    /// Carries out what a thread has asked for.
+    pub fn act(&mut self, owner: Owner, actions: Vec<Action>) {
+        let client = if let Owner::Client(client) = owner { client } else { 0 };
+        for action in actions {
+            match action {
+                Action::Spawn(body) => {
+                    let (thread, delay) = (self.threads.add(owner, body), self.delay(WAKE_MAX));
+                    self.after(delay, Event::Resume { thread, number: None, notified: true });
+                }
+                Action::Notify { key, all } => self.notify(key, all),
+                Action::Send { message, server, requests } => {
+                    let (server, delay) = (server.0 - 1, self.delay(self.settings.delay_max));
+                    self.messages.insert(message, Message { client, server });
+                    self.after(delay, Event::Request { client, server, message, requests });
+                }
+                Action::AskMap { message, server } => {
+                    let (server, delay) = (server.0 - 1, self.delay(self.settings.delay_max));
+                    self.messages.insert(message, Message { client, server });
+                    self.after(delay, Event::AskMap { client, server, message });
+                }
+                Action::Open { message, server } => {
+                    let (server, delay) = (server.0 - 1, self.delay(self.settings.delay_max));
+                    self.messages.insert(message, Message { client, server });
+                    self.after(delay, Event::Open { server, message });
+                }
+                Action::Forget { message } => _ = self.messages.remove(&message),
+                Action::Finished(outcome) => self.finished(client, outcome),
+            }
+        }
+    }
+
+    fn notify(&mut self, key: u64, all: bool) {
+        let waiting = self.threads.waiting_for(key);
+        for (thread, number) in waiting.into_iter().take(if all { usize::MAX } else { 1 }) {
+            self.threads.set_notified(thread);
+            let delay = self.delay(WAKE_MAX);
+            self.after(delay, Event::Resume { thread, number: Some(number), notified: true });
+        }
+    }
+
+    /// Runs a part of a server on a thread of its own. False if the server does not serve.
+    fn serve(&mut self, server: u32, message: MessageNumber, body: impl FnOnce(&Node) -> Answer + 'static) {
+        let Some(node) = self.servers[server as usize].node.clone() else { return self.lose_soon(message) };
+        let thread = self.threads.add(Owner::Server(server), move || {
+            let answer = body(&node);
+            threads::in_world(move |world: &mut World| world.send_answer(message, answer));
+        });
+        self.resume(thread, None, true);
+    }
+
+    /// Delivers a batch to a server, on the session's connection or on a new one.
+    pub fn request(&mut self, client: u32, server: u32, message: MessageNumber, requests: Vec<Request>) {
+        let Some(session) = requests.first().map(|request| request.session) else { return };
+        trace!(self, "client {client} asks server {server}: {}", briefly(&requests));
+        let is_new = !self.servers[server as usize].connected.contains(&session);
+        self.serve(server, message, move |node| {
+            if is_new {
+                if let Err(error) = node.open(Peer::Secret, VOLUME_NAME, Some(session)) {
+                    return Answer::Refused(error);
+                }
+                let connect = move |world: &mut World| world.servers[server as usize].connected.insert(session);
+                if threads::in_world(connect) == Some(false) {
+                    node.disconnected(session);
+                }
+            }
+            Answer::Replies(node.call(session, requests))
+        });
+    }
+
+    /// Delivers a request for the volume's map.
+    pub fn ask_map(&mut self, client: u32, server: u32, message: MessageNumber) {
+        let Some(volume) = &self.people[client as usize].volume else { return };
+        let session = volume.session();
+        self.serve(server, message, move |node| {
+            opened(node, Some(session), |welcome| Answer::Map(Box::new(welcome.map)))
+        });
+    }
+
+    /// Opens a session.
+    pub fn open_session(&mut self, server: u32, message: MessageNumber) {
+        self.serve(server, message, move |node| opened(node, None, |welcome| Answer::Opened(Box::new(welcome))));
+    }
+
+    fn send_answer(&mut self, message: MessageNumber, answer: Answer) {
+        let delay = self.delay(self.settings.delay_max);
+        self.after(delay, Event::Answer { message, answer });
+    }
+
+    pub fn lose_soon(&mut self, message: MessageNumber) {
+        let delay = self.delay(NOTICE_MAX);
+        self.after(delay, Event::Lost { message });
+    }
+
+    /// A message is lost with its connection: it may or may not have been handled.
+    pub fn lost(&mut self, message: MessageNumber) {
+        if self.messages.remove(&message).is_some() {
+            self.deliver_answer(message, Answer::Lost);
+        }
+    }
+
+    /// Whether a call of a server reaches the coordinator: `None`, or whether its answer arrives.
+    pub fn fate_at_coordinator(&mut self, server: u32) -> Option<bool> {
+        if self.apart.get(&server).is_some_and(|until| *until > self.now) {
+            return None;
+        }
+        let is_lost = self.faults_on && self.per_mille(self.settings.lost_answers);
+        if is_lost {
+            self.report.count("fault: an answer of the coordinator is lost");
+        }
+        Some(!is_lost)
+    }
+
+    /// Begins the links of a process. Returns the other servers.
+    pub fn begin_links(&mut self, own: ServerId, boot: Boot) -> Vec<ServerId> {
+        let settings = LinkSettings {
+            resend_after: Some(Duration::from_micros(self.settings.delay_max * 3 + 20_000)),
+            ..LinkSettings::default()
+        };
+        let server = own.0 - 1;
+        let peers: Vec<ServerId> = (1..=self.settings.servers).map(ServerId).filter(|peer| *peer != own).collect();
+        for peer in &peers {
+            let link = Link::new((own, boot), *peer, settings.clone());
+            self.servers[server as usize].links.insert(*peer, LinkEnd { link, inbox: VecDeque::new() });
+            self.with_link(server, *peer, |link, now, out| link.connected(now, out));
+        }
+        let boot = self.servers[server as usize].boot;
+        self.after(LINK_TICK, Event::LinkTick { server, boot });
+        peers
+    }
+
+    pub fn end_links(&mut self, server: u32) {
+        self.servers[server as usize].links.clear();
+    }
+
+    /// The next event of a link for the thread that handles them.
+    pub fn next_of_link(&mut self, server: u32, peer: ServerId) -> Option<LinkEvent> {
+        self.servers[server as usize].links.get_mut(&peer)?.inbox.pop_front()
+    }
+
+    pub fn send_over_link(&mut self, server: u32, to: ServerId, message: Bytes) -> bool {
+        self.with_link(server, to, |link, now, out| link.send(message, now, out)).unwrap_or_default()
+    }
+
+    fn with_link<T>(
+        &mut self,
+        server: u32,
+        peer: ServerId,
+        act: impl FnOnce(&mut Link, Duration, &mut Vec<Output>) -> T,
+    ) -> Option<T> {
+        let mut out = Vec::new();
+        let end = self.servers[server as usize].links.get_mut(&peer)?;
+        let outcome = act(&mut end.link, Duration::from_micros(self.now), &mut out);
+        for output in out {
+            match output {
+                Output::Transmit(packet) => self.transmit(server, peer.0 - 1, packet),
+                Output::Event(event) => {
+                    let event = match event {
+                        hekate_transport::link::Event::Up { boot, .. } => LinkEvent::Up(boot),
+                        hekate_transport::link::Event::Down(_) => LinkEvent::Down,
+                        hekate_transport::link::Event::Message(bytes) => LinkEvent::Message(bytes),
+                    };
+                    if let Some(end) = self.servers[server as usize].links.get_mut(&peer) {
+                        end.inbox.push_back(event);
+                    }
+                    self.wake(key_of_link(server, peer));
+                }
+            }
+        }
+        Some(outcome)
+    }
+
+    fn transmit(&mut self, from: u32, to: u32, packet: Packet) {
+        self.report.count("packets");
+        if self.cut.contains(&pair(from, to)) || self.faults_on && self.per_mille(self.settings.lost) {
+            return;
+        }
+        if self.faults_on && self.per_mille(self.settings.doubled) {
+            let delay = self.delay(self.settings.delay_max);
+            self.after(delay, Event::Packet { from, to, packet: packet.clone() });
+        }
+        let delay = self.delay(self.settings.delay_max);
+        self.after(delay, Event::Packet { from, to, packet });
+    }
+
+    pub fn packet(&mut self, from: u32, to: u32, packet: Packet) {
+        self.with_link(to, ServerId(from + 1), |link, now, out| link.receive(packet, now, out));
+    }
+
+    pub fn tick_links(&mut self, server: u32, boot: u64) {
+        if self.servers[server as usize].boot != boot || !self.servers[server as usize].runs {
+            return;
+        }
+        for peer in (1..=self.settings.servers).map(ServerId) {
+            self.with_link(server, peer, |link, now, out| link.tick(now, out));
+        }
+        self.after(LINK_TICK, Event::LinkTick { server, boot });
+    }
+}
+
+/// The two servers in order.
+pub fn pair(one: u32, other: u32) -> (u32, u32) {
+    (one.min(other), one.max(other))
+}
+
+/// Opens a connection for a session, or a new session, and closes it again.
+fn opened(node: &Node, session: Option<SessionId>, answer: impl FnOnce(Welcome) -> Answer) -> Answer {
+    let (_, session, map) = match node.open(Peer::Secret, VOLUME_NAME, session) {
+        Ok(opened) => opened,
+        Err(error) => return Answer::Refused(error),
+    };
+    node.disconnected(session);
+    match serde_json::from_str::<VolumeMap>(&map) {
+        Ok(map) => answer(Welcome { session, map }),
+        Err(error) => Answer::Refused(Error::bug(error.to_string())),
+    }
+}
+
+/// The first characters of a value's debug text.
+pub fn briefly(what: &impl std::fmt::Debug) -> String {
+    format!("{what:?}").chars().take(240).collect()
+}
