@@ -4,6 +4,8 @@
 mod distribute;
 mod locks;
 mod replicate;
+#[cfg(test)]
+mod tests;
 mod trace;
 mod unsynced;
 

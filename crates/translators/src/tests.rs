@@ -1,0 +1,14 @@
+//! The layers over scripted servers: no server runs, and each test says what the servers reply.
+//!
+//! Most tests run on one thread in virtual time, so a pause costs nothing and a wait without an end fails the test.
+
+mod append;
+mod bytes;
+mod fast;
+mod files;
+mod runs;
+mod scripted_servers;
+mod slots;
+mod support;
+mod views;
+mod virtual_time;

@@ -1,0 +1,54 @@
+//! A clock for tests on one thread: a pause advances it and takes no time.
+
+use hekate_threads::{Scheduler, run_simulated};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Runs a test whose pauses take no time.
+///
+/// # Panics
+/// If the code waits for another thread, or starts one: there is none.
+pub fn in_virtual_time<T>(test: impl FnOnce() -> T) -> T {
+    let clock = VirtualTime { begun: hekate_threads::now(), passed: AtomicU64::new(0), random: AtomicU64::new(1) };
+    run_simulated(Box::leak(Box::new(clock)), test)
+}
+
+struct VirtualTime {
+    begun: Instant,
+    /// In ns.
+    passed: AtomicU64,
+    random: AtomicU64,
+}
+
+impl Scheduler for VirtualTime {
+    fn now(&self) -> Instant {
+        self.begun + Duration::from_nanos(self.passed.load(Ordering::Relaxed))
+    }
+
+    fn time_of_day(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.passed.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn wait(&self, _: usize, limit: Option<Duration>) -> bool {
+        self.sleep(limit.expect("the code waits for a thread that does not exist"));
+        false
+    }
+
+    fn notify(&self, _: usize, _: bool) {}
+
+    fn contended(&self) {
+        panic!("the code waits for a lock that it holds");
+    }
+
+    fn spawn(&self, name: &str, _: Box<dyn FnOnce() + Send>) {
+        panic!("the test runs on one thread, and the code starts {name}");
+    }
+
+    fn random(&self) -> u64 {
+        self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+}
