@@ -91,7 +91,7 @@ impl Replicate {
     /// `Skipped`. If a view changes meanwhile, the map is fetched and the rest of the batch sent again; an op that
     /// was executed before is answered, not repeated.
     pub(crate) fn send_all(&self, context: &Context, ops: Vec<(Recipient, Op)>) -> Result<Replies> {
-        if ops.len() > SESSION_SLOTS && ops.iter().any(|(_, op)| !op.is_read()) {
+        if ops.iter().filter(|(_, op)| !op.is_read()).count() > SESSION_SLOTS {
             return Err(Error::invalid("a batch has more changes than its session has slots"));
         }
         let map = self.map();
