@@ -4,11 +4,17 @@
 
 mod append;
 mod bytes;
+mod copy;
 mod fast;
 mod files;
+mod holes;
+mod names;
 mod runs;
 mod scripted_servers;
 mod slots;
+mod space;
 mod support;
+mod syncing;
 mod views;
 mod virtual_time;
+mod wide;

@@ -41,7 +41,7 @@ impl Files {
 
     /// Cuts a file; its bytes move, so that its layout is another one. An empty file has its bytes beside its inode.
     pub fn truncate(&mut self, inode: InodeId, size: u64) {
-        let mut bytes = self.content(inode);
+        let mut bytes = self.first_bytes(inode, size);
         bytes.resize(size as usize, 0);
         self.layouts += 1;
         let layout = if size == 0 { Layout::inline(self.layouts) } else { self.new_layout() };
@@ -68,12 +68,18 @@ impl Files {
     }
 
     pub fn content(&self, inode: InodeId) -> Vec<u8> {
+        self.first_bytes(inode, u64::MAX)
+    }
+
+    /// The first `most` bytes of a file, or all if it has fewer.
+    fn first_bytes(&self, inode: InodeId, most: u64) -> Vec<u8> {
         let (attr, inline) = &self.inodes[&inode];
+        let length = attr.size.min(most) as usize;
         if attr.layout.is_inline() {
-            return inline.clone();
+            return inline[..length].to_vec();
         }
-        let runs = attr.layout.shard_runs(VOLUME, 0, attr.size as usize);
-        runs.into_iter().flat_map(|(shard, from, count)| self.get(shard.data, shard.index, from, count)).collect()
+        let run = |(shard, from, count): ShardRun| self.get(shard.data, shard.index, from, count);
+        attr.layout.shard_runs(VOLUME, 0, length).into_iter().map(run).collect::<Vec<_>>().concat()
     }
 
     fn put(&mut self, data: DataId, index: u64, offset: usize, bytes: &[u8]) {
@@ -84,7 +90,8 @@ impl Files {
 
     fn get(&self, data: DataId, index: u64, offset: u64, length: usize) -> Vec<u8> {
         let shard = self.shards.get(&(data, index)).map(Vec::as_slice).unwrap_or_default();
-        let mut bytes: Vec<u8> = shard.iter().skip(offset as usize).take(length).copied().collect();
+        let (from, to) = (shard.len().min(offset as usize), shard.len().min(offset as usize + length));
+        let mut bytes = shard[from..to].to_vec();
         bytes.resize(length, 0);
         bytes
     }
