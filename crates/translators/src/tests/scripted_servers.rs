@@ -236,6 +236,9 @@ impl Servers for ScriptedServers {
     }
 
     fn listen(&self, server: ServerId) -> Result<Box<dyn Notifications>> {
+        if self.is_closed() {
+            return Err(Error::SessionEnded);
+        }
         if let Some(error) = self.listeners.refused.lock().pop_front() {
             return Err(error);
         }

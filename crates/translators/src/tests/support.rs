@@ -7,6 +7,7 @@ use hekate_graph::Translator;
 use hekate_proto::map::{BrickPlace, Member, Mode, ServerAddress, View, VolumeMap};
 use hekate_proto::*;
 use hekate_threads::{Condvar, Mutex, elapsed, now};
+use hekate_transport::Servers;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,6 +115,11 @@ pub fn node(attr: Attr) -> Result<Reply> {
     Ok(Reply::Node { attr, created: false })
 }
 
+/// A lock of bytes, as fcntl(2) takes it.
+pub fn lock(kind: LockKind, owner: u64, start: u64, end: u64) -> Lock {
+    Lock { kind, style: LockStyle::Posix, start, end, owner: LockOwner(owner), pid: 1 }
+}
+
 /// A routing layer over scripted servers.
 pub struct Client {
     pub servers: Arc<ScriptedServers>,
@@ -142,11 +148,33 @@ impl Client {
     pub fn names(&self, op: NameOp) -> Result<Reply> {
         self.call(Op::Name { op })
     }
+
+    pub fn lock(&self, op: LockOp) -> Result<Reply> {
+        self.call(Op::Lock { op })
+    }
+
+    /// Takes or releases a lock without waiting for other holders.
+    pub fn set_lock(&self, inode: InodeId, lock: Lock) -> Result<Reply> {
+        self.lock(LockOp::Set { inode, lock, wait: false })
+    }
+
+    /// What the session reports of a partition, if its leader asks for it in a heartbeat.
+    pub fn report(&self, partition: u32) -> Vec<(InodeId, Lock)> {
+        self.servers.take_sent();
+        self.top.locks().on_heartbeat(&[PartitionNumber(partition)]);
+        let sent = self.servers.take_sent();
+        let report = sent.iter().find_map(|sent| match &sent.request.op {
+            Op::Lock { op: LockOp::Restore { locks, .. } } => Some(locks.clone()),
+            _ => None,
+        });
+        report.unwrap()
+    }
 }
 
 impl Drop for Client {
     /// Ends the threads that listen.
     fn drop(&mut self) {
+        self.servers.close();
         self.top.locks().close();
     }
 }
@@ -185,5 +213,25 @@ impl<T> Task<T> {
     pub fn is_waiting(&self) -> bool {
         hekate_threads::sleep(Duration::from_millis(30));
         self.0.0.lock().is_none()
+    }
+}
+
+/// Holds threads until it is opened.
+#[derive(Default)]
+pub struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    pub fn pass(&self) {
+        let begun = now();
+        let mut open = self.0.lock();
+        while !*open {
+            assert!(elapsed(begun) < Duration::from_secs(30), "the gate stays closed");
+            self.1.wait_for(&mut open, Duration::from_millis(100));
+        }
+    }
+
+    pub fn open(&self) {
+        *self.0.lock() = true;
+        self.1.notify_all();
     }
 }
