@@ -250,7 +250,7 @@ impl Distribute {
         let changes = matches!(op, InodeOp::SetAttr { .. });
         match self.forward(context, self.home(inode), Op::Inode { op })? {
             Reply::Elsewhere { inode, .. } => self.inode_op(context, InodeOp::GetAttr { inode }),
-            Reply::Node { attr, created } if is_wide(&attr) => match self.whole_directory(context, inode) {
+            Reply::Node { attr, created } if is_wide(&attr) => match self.whole_directory(context, attr.id) {
                 // The directory was changed, and then removed by another client, with the counters of its other parts.
                 // The highest value does not go back from any sum that was answered before.
                 Err(Error::Stale) if changes => Ok(Reply::Node { attr: Attr { change: u64::MAX, ..attr }, created }),

@@ -73,6 +73,7 @@ impl Directory {
         let other = Err(Error::OtherSpread { spread: self.spread });
         match &request.op {
             _ if self.removed && !matches!(request.op, Op::Name { op: NameOp::Lookup { .. } }) => Err(Error::Stale),
+            Op::Inode { op: InodeOp::GetAttr { inode } } if *inode != DIR => node(attr(*inode, NodeKind::Directory)),
             Op::Inode { .. } => node(self.attr()),
             Op::Name { op: NameOp::Stub { spread, .. } | NameOp::ListPart { spread, .. } }
                 if *spread != self.spread =>
@@ -337,4 +338,11 @@ fn the_part_of_a_wide_directory_is_not_passed_off_as_the_directory() {
     let create = NameOp::Create { dir, name, node, mode, uid, gid, umask, exclusive, seed };
     client.top.handle(&context, Op::Name { op: create }).unwrap();
     assert_eq!(after.get(), None);
+}
+
+#[test]
+fn the_parent_of_a_directory_may_be_wide() {
+    let client = WideClient::new(4);
+    let parent = || client.call(Op::Inode { op: InodeOp::Parent { inode: inode(1, 20) } });
+    assert!(matches!(parent(), Ok(Reply::Node { attr, .. }) if attr.id == DIR && attr.change == 1000));
 }
