@@ -110,7 +110,7 @@ impl Locks {
         }
         drop(state);
         self.abandon(op_id);
-        Err(gave_up())
+        Err(asked.err().unwrap_or_else(gave_up))
     }
 
     /// Takes a lock, waiting for it on this thread. If the caller gives up, it holds nothing new.

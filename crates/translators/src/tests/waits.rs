@@ -287,6 +287,19 @@ fn a_wait_whose_caller_gave_up_before_the_first_reply_is_cancelled_later() {
 }
 
 #[test]
+fn an_owed_release_that_fails_is_the_answer_of_the_wait_behind_it() {
+    let client = WaitingClient::new();
+    client.table.lock().free = true;
+    client.set_lock(FILE, write_lock(1)).unwrap();
+    let context = Context { deadline: Some(now()), ..Context::default() };
+    client.servers.next_fates([Fate::NotReached]);
+    let release = LockOp::Release { inode: FILE, owner: LockOwner(1) };
+    assert!(is_unavailable(&client.top.handle(&context, Op::Lock { op: release })));
+    client.servers.execute_with(|_, _, _| Err(Error::SessionEnded));
+    assert_eq!(client.request(FILE, 1), Err(Error::SessionEnded));
+}
+
+#[test]
 fn waits_are_requested_again_after_a_report_to_a_new_leader() {
     let client = WaitingClient::new();
     let (op_id, _) = client.wait_and_listen();
