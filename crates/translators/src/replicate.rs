@@ -115,9 +115,18 @@ impl Replicate {
 
     /// An op id with its slot, for an op that may be sent several times.
     pub(crate) fn ticket(&self) -> OpTicket {
-        let slot = self.slots.take(1);
-        let op_id = self.op_id(slot.first().copied().unwrap_or_default());
-        OpTicket { op_id, slot, slots: self.slots.clone() }
+        let [ticket] = self.tickets();
+        ticket
+    }
+
+    /// Op ids with their slots, all taken at once.
+    fn tickets<const COUNT: usize>(&self) -> [OpTicket; COUNT] {
+        let mut slots = self.slots.take(COUNT).into_iter();
+        std::array::from_fn(|_| {
+            let slot: Vec<u8> = slots.next().into_iter().collect();
+            let op_id = self.op_id(slot.first().copied().unwrap_or_default());
+            OpTicket { op_id, slot, slots: self.slots.clone() }
+        })
     }
 
     /// An id that no other op has.
@@ -136,9 +145,9 @@ impl Replicate {
         replies.pop().unwrap_or(Err(Error::bug("a batch has no reply")))
     }
 
-    /// Sends a change that may have been executed, or begun, under this op id.
-    fn send_again(&self, context: &Context, op_id: OpId, recipient: Recipient, op: Op) -> Result<Reply> {
-        let request = Request { durable: context.durable, retry: true, ..self.request(recipient, op_id, op)? };
+    /// Sends a change under this op id. `retry`: it may have been executed, or begun, under this op id.
+    fn send_change(&self, context: &Context, op_id: OpId, retry: bool, recipient: Recipient, op: Op) -> Result<Reply> {
+        let request = Request { durable: context.durable, retry, ..self.request(recipient, op_id, op)? };
         let mut replies = self.send_runs(context, &[recipient], &mut [request])?;
         replies.pop().unwrap_or(Err(Error::bug("a batch has no reply")))
     }

@@ -202,7 +202,7 @@ impl Distribute {
             op: DataOp::Wrote { inode, layout_version: layout.version, end, reach: end, drop_set_id, fast: true },
         };
         let confirmed =
-            if is_planted(Bug::TimesOff) { Ok(Reply::Done) } else { self.replicate.send(context, home, wrote.clone()) };
+            if is_planted(Bug::TimesOff) { Ok(Reply::Done) } else { flight.send_beside(context, home, wrote.clone()) };
         let confirmed = match flight.finish(context, from, data) {
             Ok(true) => confirmed,
             Ok(false) => self.replicate.send(context, home, wrote),

@@ -91,6 +91,9 @@ pub(crate) struct Flight<'a> {
     /// What the next write may follow, if this one succeeds.
     after: Allowed,
     ticket: OpTicket,
+    /// For the change that is sent beside it. A flight that waited for a second slot while it has the first could
+    /// wait for other flights that do the same.
+    beside: OpTicket,
     sent: Vec<Box<dyn PendingBatch>>,
     /// True if the write could not be sent to some member.
     failed: bool,
@@ -125,7 +128,7 @@ impl Replicate {
             return None;
         }
         let Allowed { term, stamp: follow, settled, .. } = allowed;
-        let ticket = self.ticket();
+        let [ticket, beside] = self.tickets();
         let op = DataOp::FastWrite {
             data: shard.data,
             index: shard.index,
@@ -152,7 +155,7 @@ impl Replicate {
         }
         let stamp = Stamp { count: follow.count + 1, session: self.session, op: ticket.op_id };
         let after = Allowed { stamp, settled: true, ..allowed };
-        Some(Flight { replicate: self, shard, after, ticket, sent, failed, ended: false })
+        Some(Flight { replicate: self, shard, after, ticket, beside, sent, failed, ended: false })
     }
 
     /// Stores what the reply to a write on the leader's path allows.
@@ -167,6 +170,11 @@ impl Replicate {
 }
 
 impl Flight<'_> {
+    /// Sends one other change while the write is in flight, and waits for its reply.
+    pub(crate) fn send_beside(&self, context: &Context, recipient: Recipient, op: Op) -> Result<Reply> {
+        self.replicate.send_change(context, self.beside.op_id, false, recipient, op)
+    }
+
     /// Waits for all members. If one has not accepted the write, the leader determines its outcome. True if all
     /// members accepted it, false if the leader executed it.
     pub(crate) fn finish(mut self, context: &Context, offset: u32, bytes: &Bytes) -> Result<bool> {
@@ -190,7 +198,8 @@ impl Flight<'_> {
         }
         let ShardId { data, index, .. } = self.shard;
         let op = DataOp::WriteShard { data, index, offset, bytes: bytes.clone(), follow: None, fast: true };
-        let reply = replicate.send_again(context, self.ticket.op_id, Recipient::Leader(partition), Op::Data { op })?;
+        let (op_id, leader) = (self.ticket.op_id, Recipient::Leader(partition));
+        let reply = replicate.send_change(context, op_id, true, leader, Op::Data { op })?;
         replicate.note_allowed(self.shard, &reply);
         Ok(false)
     }

@@ -11,6 +11,7 @@ use hekate_graph::Context;
 use hekate_proto::map::{Mode, VolumeMap};
 use hekate_proto::*;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The term of the permission in `allowed`, and the one in the leader's reply to a write.
 const TERMS: [u64; 2] = [7, 8];
@@ -266,12 +267,41 @@ fn an_overwrite_is_fast_once_the_leader_has_allowed_it() {
         let wrote =
             DataOp::Wrote { inode: file, layout_version: 1, end: 105, reach: 105, drop_set_id: false, fast: true };
         assert_eq!(sent[4].request.op, Op::Data { op: wrote });
+        let ids = [sent[2].request.op_id, sent[4].request.op_id].map(|op_id| op_id.0 & 0xff);
+        assert_ne!(ids[0], ids[1], "each has a slot of its own");
         assert!(matches!(&sent[0].request.op, Op::Data { op: DataOp::WriteShard { fast: true, .. } }));
         let (limit, long) = (["fast-write", "fast-write", "wrote"].repeat(2), ["write-shard", "wrote"].repeat(2));
         assert_eq!(overwrite(&client, file, 0, 64 << 10), limit);
         assert_eq!(overwrite(&client, file, 0, (64 << 10) + 1), long);
         assert_eq!(overwrite(&client, file, (1 << 20) - 1, 2)[..2], long[..2], "it extends the file");
     });
+}
+
+/// Each write needs two slots: for itself, and for what the inode's leader learns of it.
+#[test]
+fn more_fast_writes_at_once_than_slots_all_end() {
+    let client = Arc::new(FileClient::of(hsr()));
+    let files: Vec<InodeId> = (0..256).map(|number| client.file_in_shards(inode(3, number), 1 << 20)).collect();
+    files.iter().for_each(|file| _ = client.write(*file, 0, b"first").unwrap());
+    let gate = Arc::new(Gate::default());
+    let closed = gate.clone();
+    client.servers.take_sent();
+    client.servers.execute_with(move |_, _, request| {
+        if request.op.label() == "fast-write" {
+            closed.pass();
+        }
+        answer(request)
+    });
+    let write = |file| {
+        let client = client.clone();
+        start(move || client.write(file, 0, b"other"))
+    };
+    let writes: Vec<_> = files.into_iter().map(write).collect();
+    client.servers.wait_until(|sent| sent.len() >= 128);
+    // Time for as many as possible to begin.
+    hekate_threads::sleep(Duration::from_millis(100));
+    gate.open();
+    assert!(writes.into_iter().all(|write| write.join() == Ok(Reply::Done)));
 }
 
 #[test]
