@@ -111,6 +111,21 @@ fn the_shards_of_a_file_are_named_to_the_bricks_that_hold_them() {
 }
 
 #[test]
+fn an_fsync_covers_fast_writes() {
+    in_virtual_time(|| {
+        let client = FileClient::of(VolumeMap { mode: Mode::Hsr, ..map() });
+        let file = client.file_in_shards(inode(2, 1), SHARD_BYTES);
+        client.write(file, 0, b"ab").unwrap();
+        fsync(&client, file).unwrap();
+        client.write(file, 0, b"cd").unwrap();
+        assert_eq!(client.servers.count("fast-write"), 2);
+        client.servers.take_sent();
+        fsync(&client, file).unwrap();
+        assert_eq!(syncs(&client.servers), [(1, 1, 1), (2, 1, 1), (3, 1, 0)]);
+    });
+}
+
+#[test]
 fn an_fsync_covers_a_write_whose_outcome_is_unknown() {
     in_virtual_time(|| {
         let client = FileClient::new();

@@ -4,10 +4,13 @@ use hekate_threads::{Scheduler, run_simulated};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+/// Virtual time after which a test fails: the code waits without an end.
+const TEST_LIMIT: Duration = Duration::from_secs(3600);
+
 /// Runs a test whose pauses take no time.
 ///
 /// # Panics
-/// If the code waits for another thread, or starts one: there is none.
+/// If the code waits for another thread, or starts one: there is none. If it waits longer than the limit.
 pub fn in_virtual_time<T>(test: impl FnOnce() -> T) -> T {
     let clock = VirtualTime { begun: hekate_threads::now(), passed: AtomicU64::new(0), random: AtomicU64::new(1) };
     run_simulated(Box::leak(Box::new(clock)), test)
@@ -30,7 +33,8 @@ impl Scheduler for VirtualTime {
     }
 
     fn sleep(&self, time: Duration) {
-        self.passed.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        let passed = self.passed.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        assert!(passed < TEST_LIMIT.as_nanos() as u64, "the code waits without an end");
     }
 
     fn wait(&self, _: usize, limit: Option<Duration>) -> bool {
