@@ -13,6 +13,8 @@ use std::time::Duration;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after which a wait fails its test.
 const TEST_LIMIT: Duration = Duration::from_secs(30);
+/// Batches after which a test fails.
+const BATCHES_MAX: usize = 200_000;
 
 /// What becomes of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,6 +170,7 @@ impl ScriptedServers {
     fn record(&self, server: ServerId, limit: Option<Duration>, requests: &[Request]) -> Fate {
         let mut state = self.state.lock();
         let batch = state.batches;
+        assert!(batch < BATCHES_MAX, "the client sends without an end");
         state.batches += 1;
         state.sent.extend(requests.iter().map(|request| Sent { server, batch, limit, request: request.clone() }));
         let fate = state.fates.pop_front().or(state.server_fates.get(&server).copied());
