@@ -112,6 +112,9 @@ def test_strangers_ask_for_what_all_may_see_only(store):
         {"request": "coordinator", "ask": "get", "key": "/cluster"},
         {"request": "coordinator", "ask": "list", "prefix": ""},
         {"request": "coordinator", "ask": "transact", "expect": [], "writes": [["/volumes/v", None]]},
+        {"request": "coordinator", "ask": "keep", "key": "/alive/1", "value": "", "milliseconds": 1},
+        {"request": "coordinator", "ask": "release", "key": "/alive/1"},
+        {"request": "coordinator", "ask": "watch", "prefixes": ["/"], "after": 0, "milliseconds": 1},
     ]:
         answer = control(address, request, NOBODY)
         equal(answer.get("error", {}).get("exit"), 77, f"{request}: {answer}")

@@ -36,7 +36,7 @@ impl Pair {
         registry.create_cluster("pair").unwrap();
         registry.create_pool("p", &[pair.make_brick(FIRST_SERVER)]).unwrap();
         let server = registry.number_server().unwrap();
-        let info = ServerInfo { server, name: ServerInfo::name_of(server), endpoints: Vec::new() };
+        let info = ServerInfo::new(server);
         registry.join(&info, &[pair.make_brick(server)]).unwrap();
         drop(registry);
         let coordinator = pair.endpoint(0).to_string();

@@ -15,7 +15,7 @@ mod records;
 pub mod registry;
 pub mod views;
 
-pub use coordinator::{Coordinator, EmbeddedCoordinator, LEASE};
+pub use coordinator::{Coordinator, EmbeddedCoordinator, LEASE, Listing, Outcome, Revision, Watched};
 pub use records::{
     AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, RingWish, ServerInfo, SessionInfo, VolumeInfo,
     check_openings,

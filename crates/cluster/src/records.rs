@@ -22,9 +22,17 @@ pub struct ServerInfo {
     pub name: String,
     /// Its endpoints, `unix:PATH` and `tcp:ADDRESS:PORT`. Empty until it has run for the first time.
     pub endpoints: Vec<String>,
+    /// Number of times that it has announced its endpoints.
+    #[serde(default)]
+    pub announced: u64,
 }
 
 impl ServerInfo {
+    /// The record of a server that has never announced its endpoints.
+    pub fn new(server: ServerId) -> Self {
+        Self { server, name: Self::name_of(server), endpoints: Vec::new(), announced: 0 }
+    }
+
     /// The name that a server gets. It is unique, as its number is.
     pub fn name_of(server: ServerId) -> String {
         format!("server-{server}")
@@ -162,9 +170,14 @@ impl RingInfo {
         count
     }
 
+    /// Number of partitions that the brick should hold.
+    pub fn places(&self, brick: BrickId) -> usize {
+        (0..self.views.len() as u32).filter(|number| self.placed(PartitionNumber(*number)).contains(&brick)).count()
+    }
+
     /// True if the brick should hold any partition.
     pub fn is_placed(&self, brick: BrickId) -> bool {
-        (0..self.views.len() as u32).any(|number| self.placed(PartitionNumber(number)).contains(&brick))
+        self.places(brick) > 0
     }
 
     /// The last view of a partition that was formed.
@@ -232,6 +245,9 @@ pub struct VolumeInfo {
     /// How its bytes are replicated.
     #[serde(default)]
     pub mode: Mode,
+    /// Random number of the call that made the volume, which recognises its record by it.
+    #[serde(default)]
+    pub creation: u64,
 }
 
 fn one() -> u32 {
@@ -250,7 +266,21 @@ pub struct SessionInfo {
     pub server: ServerId,
 }
 
-/// Record `/alive/NUMBER`, kept by its server.
+/// Record `/lost-blocks` or `/lost-blocks/NUMBER`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LostBlocks<T> {
+    /// Number of times that the record was changed.
+    pub change: u64,
+    pub blocks: Vec<T>,
+}
+
+impl<T> Default for LostBlocks<T> {
+    fn default() -> Self {
+        Self { change: 0, blocks: Vec::new() }
+    }
+}
+
+/// Record `/alive/NUMBER/PROCESS`, kept by that process of the server.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct AliveInfo {
     pub server: ServerId,

@@ -1,19 +1,29 @@
 //! Typed access to the records in the coordinator. `docs/format/coordinator.md` lists keys and fields.
+//!
+//! A transaction whose outcome is unknown may still be executed later. So each change is made such that it can be
+//! executed once only, and is recognised: its transaction expects a value that no record ever has again. Values do not
+//! return because numbers, epochs and counts in them only grow, and because a key that was removed is made anew only
+//! in one transaction with a counter ([ADR 30](../../../docs/adr/0030-unknown-outcomes.md)).
+//!
+//! A method that fails with `Unavailable` may have made its change, or the change may be made later. Calling it again
+//! does no harm.
 
+mod attempts;
 mod rings;
 mod servers;
 #[cfg(test)]
 mod tests;
 
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, Expect, Write};
 use crate::records::*;
+use attempts::Attempts;
 use hekate_proto::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
 /// Version of all records. A program refuses records of another version.
-pub const RECORDS_VERSION: u32 = 2;
+pub const RECORDS_VERSION: u32 = 3;
 
 const VERSION_KEY: &str = "/version";
 
@@ -49,31 +59,45 @@ impl Registry {
     }
 
     fn list<T: DeserializeOwned>(&self, prefix: &str) -> Result<Vec<T>> {
-        self.coordinator.list(prefix)?.iter().map(|(key, text)| parse(key, text)).collect()
-    }
-
-    fn put<T: Serialize>(&self, key: &str, value: &T) -> Result<()> {
-        self.coordinator.transact(&[], &[(key, Some(&text(value)?))]).map(|_| ())
+        self.coordinator.list(prefix)?.pairs.iter().map(|(key, text)| parse(key, text)).collect()
     }
 
     /// Changes a record, repeatedly if other servers change it meanwhile. `change` returns true if there is anything
-    /// to write. Returns the resulting record, or `None` if it does not exist.
+    /// to write; no record may get a value that it has had before. Returns the resulting record, or `None` if it does
+    /// not exist.
     fn update<T: Serialize + DeserializeOwned>(
         &self,
         key: &str,
         mut change: impl FnMut(&mut T) -> bool,
     ) -> Result<Option<T>> {
+        let (mut attempts, mut written) = (Attempts::default(), None);
         loop {
             let Some(before) = self.coordinator.get(key)? else { return Ok(None) };
             let mut record: T = parse(key, &before)?;
-            if !change(&mut record) || self.replace(key, &before, &text(&record)?)? {
+            if attempts.are_unsure() && written.as_ref() == Some(&before) || !change(&mut record) {
                 return Ok(Some(record));
             }
+            let after = text(&record)?;
+            let outcome = self.coordinator.transact(&[(key, Some(&before))], &[(key, Some(&after))]);
+            if attempts.is_written(outcome)? {
+                return Ok(Some(record));
+            }
+            written = Some(after);
         }
     }
 
-    fn replace(&self, key: &str, before: &str, after: &str) -> Result<bool> {
-        self.coordinator.transact(&[(key, Some(before))], &[(key, Some(after))])
+    /// Removes a record, if `is_it` accepts it. Another record of the key is left alone.
+    fn remove<T: DeserializeOwned>(&self, key: &str, is_it: impl Fn(&T) -> bool) -> Result<()> {
+        let mut attempts = Attempts::default();
+        loop {
+            let Some(before) = self.coordinator.get(key)? else { return Ok(()) };
+            if !is_it(&parse(key, &before)?) {
+                return Ok(());
+            }
+            if attempts.is_written(self.coordinator.transact(&[(key, Some(&before))], &[(key, None)]))? {
+                return Ok(());
+            }
+        }
     }
 
     /// Makes the record of a new cluster.
@@ -83,9 +107,17 @@ impl Registry {
     pub fn create_cluster(&self, id: &str) -> Result<()> {
         let (id, version) = (text(&id)?, text(&RECORDS_VERSION)?);
         let writes = [("/cluster", Some(&id[..])), (VERSION_KEY, Some(&version[..]))];
-        match self.coordinator.transact(&[("/cluster", None)], &writes)? {
-            true => Ok(()),
-            false => Err(Error::Exists),
+        let mut attempts = Attempts::default();
+        loop {
+            match self.coordinator.get("/cluster")? {
+                // The id is random, so it is the one of an earlier attempt.
+                Some(found) if attempts.are_unsure() && found == id => return Ok(()),
+                Some(_) => return Err(Error::Exists),
+                None => {}
+            }
+            if attempts.is_written(self.coordinator.transact(&[("/cluster", None)], &writes))? {
+                return Ok(());
+            }
         }
     }
 
@@ -110,20 +142,26 @@ impl Registry {
         }
     }
 
-    /// The next number of a counter, from 1. No number is returned twice.
+    /// The next number of a counter, from 1. No number is returned twice; one may be left out.
     fn count(&self, what: &str) -> Result<u64> {
-        let key = format!("/counters/{what}");
+        let mut attempts = Attempts::default();
         loop {
-            let before = self.coordinator.get(&key)?;
-            let last = before.as_deref().map_or(Ok(0), |text| parse::<u64>(&key, text))?;
-            let damaged =
-                || Error::Damaged { what: format!("the coordinator's {key}: there is no number after {last}") };
-            let next = last.checked_add(1).ok_or_else(damaged)?;
-            let expect = [(&key[..], before.as_deref())];
-            if self.coordinator.transact(&expect, &[(&key, Some(&next.to_string()))])? {
-                return Ok(next);
+            let counter = self.counter(what)?;
+            if attempts.is_written(self.coordinator.transact(&[counter.expect()], &[counter.write()]))? {
+                return Ok(counter.next);
             }
         }
+    }
+
+    /// A counter's value, and the one after it.
+    fn counter(&self, what: &str) -> Result<Counter> {
+        let key = format!("/counters/{what}");
+        let before = self.coordinator.get(&key)?;
+        let last = before.as_deref().map_or(Ok(0), |text| parse::<u64>(&key, text))?;
+        let next = last.checked_add(1);
+        let damaged = || Error::Damaged { what: format!("the coordinator's {key}: there is no number after {last}") };
+        let next = next.ok_or_else(damaged)?;
+        Ok(Counter { key, before, next, after: next.to_string() })
     }
 
     /// Makes a pool with its bricks.
@@ -137,10 +175,19 @@ impl Registry {
         for brick in bricks {
             writes.push((brick_key(brick.brick), text(brick)?));
         }
+        // A brick's id is random, so its record is the one of an earlier attempt.
+        let own = writes.last().cloned().unwrap_or_default();
         let writes: Vec<_> = writes.iter().map(|(key, value)| (&key[..], Some(&value[..]))).collect();
-        match self.coordinator.transact(&[(&key, None)], &writes)? {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("there is a pool called {name} already"))),
+        let mut attempts = Attempts::default();
+        loop {
+            if self.coordinator.get(&key)?.is_some() {
+                let is_own = attempts.are_unsure() && self.coordinator.get(&own.0)?.as_ref() == Some(&own.1);
+                let exists = || Error::invalid(format!("there is a pool called {name} already"));
+                return if is_own { Ok(()) } else { Err(exists()) };
+            }
+            if attempts.is_written(self.coordinator.transact(&[(&key, None)], &writes))? {
+                return Ok(());
+            }
         }
     }
 
@@ -157,50 +204,89 @@ impl Registry {
     /// A volume by name.
     pub fn volume(&self, name: &str) -> Result<Option<VolumeInfo>> {
         check_name("volume", name)?;
-        self.get(&format!("/volumes/{name}"))
+        self.get(&volume_key(name))
     }
 
     /// Makes a volume and assigns its number.
     ///
     /// # Errors
     /// `Invalid` if the name is not allowed or a volume has it.
-    pub fn create_volume(&self, mut volume: VolumeInfo) -> Result<VolumeInfo> {
+    pub fn create_volume(&self, volume: VolumeInfo) -> Result<VolumeInfo> {
         check_name("volume", &volume.name)?;
-        let number = u32::try_from(self.count("volumes")?);
-        let full = |_| Error::NoSpace { what: "all numbers of volumes are used".into() };
-        volume.volume = VolumeId(number.map_err(full)?);
-        let key = format!("/volumes/{}", volume.name);
-        match self.coordinator.transact(&[(&key, None)], &[(&key, Some(&text(&volume)?))])? {
-            true => Ok(volume),
-            false => Err(Error::invalid(format!("there is a volume called {} already", volume.name))),
+        let key = volume_key(&volume.name);
+        let creation = random()?;
+        let mut attempts = Attempts::default();
+        loop {
+            // The counter is read first: making a volume changes it.
+            let counter = self.counter("volumes")?;
+            match self.get::<VolumeInfo>(&key)? {
+                Some(found) if found.creation == creation && attempts.are_unsure() => return Ok(found),
+                Some(_) => return Err(Error::invalid(format!("there is a volume called {} already", volume.name))),
+                None => {}
+            }
+            let full = |_| Error::NoSpace { what: "all numbers of volumes are used".into() };
+            let number = VolumeId(u32::try_from(counter.next).map_err(full)?);
+            let made = VolumeInfo { volume: number, creation, ..volume.clone() };
+            let record = text(&made)?;
+            let writes = [counter.write(), (&key[..], Some(&record[..]))];
+            if attempts.is_written(self.coordinator.transact(&[counter.expect(), (&key, None)], &writes))? {
+                return Ok(made);
+            }
         }
     }
 
-    /// Replaces the record of a volume.
-    pub fn put_volume(&self, volume: &VolumeInfo) -> Result<()> {
-        self.put(&format!("/volumes/{}", volume.name), volume)
+    /// Records that the deletion of a volume begins. Returns its record; `None` if the volume does not exist any more.
+    pub fn begin_deletion(&self, volume: &VolumeInfo) -> Result<Option<VolumeInfo>> {
+        let begin =
+            |found: &mut VolumeInfo| found.volume == volume.volume && !std::mem::replace(&mut found.deleting, true);
+        let found = self.update(&volume_key(&volume.name), begin)?;
+        Ok(found.filter(|found| found.volume == volume.volume))
     }
 
-    /// Removes the record of a volume.
-    pub fn forget_volume(&self, name: &str) -> Result<()> {
-        self.coordinator.transact(&[], &[(&format!("/volumes/{name}"), None)]).map(|_| ())
+    /// Removes the record of a volume. A later volume of its name stays.
+    pub fn forget_volume(&self, volume: &VolumeInfo) -> Result<()> {
+        self.remove(&volume_key(&volume.name), |found: &VolumeInfo| found.volume == volume.volume)
     }
 
-    /// Records a new session of a volume. `uid`: its user; `None` for a client that proved the secret.
+    /// Records a new session of a volume. `uid`: its user; `None` for a client that proved the secret. If the outcome
+    /// of an attempt is unknown, a session may be left over that nobody uses: its server expires it.
     pub fn begin_session(&self, volume: VolumeId, uid: Option<u32>) -> Result<SessionId> {
-        let session = SessionId(self.count("sessions")?);
-        self.put(&session_key(session), &SessionInfo { session, volume, uid, server: self.server })?;
-        Ok(session)
+        let mut attempts = Attempts::default();
+        loop {
+            let counter = self.counter("sessions")?;
+            let session = SessionId(counter.next);
+            let key = session_key(session);
+            let record = text(&SessionInfo { session, volume, uid, server: self.server })?;
+            let writes = [counter.write(), (&key[..], Some(&record[..]))];
+            if attempts.is_written(self.coordinator.transact(&[counter.expect()], &writes))? {
+                return Ok(session);
+            }
+        }
     }
 
     /// This server's list of blocks that a power failure removed and whose replicas have yet to agree.
     pub fn lost_blocks<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
-        Ok(self.get(&self.lost_blocks_key())?.unwrap_or_default())
+        let found: Option<LostBlocks<T>> = self.get(&self.lost_blocks_key())?;
+        Ok(found.map(|found| found.blocks).unwrap_or_default())
     }
 
     /// Replaces that list.
-    pub fn put_lost_blocks<T: Serialize>(&self, rows: &[T]) -> Result<()> {
-        self.put(&self.lost_blocks_key(), &rows)
+    pub fn put_lost_blocks<T: Serialize + DeserializeOwned + PartialEq + Clone>(&self, rows: &[T]) -> Result<()> {
+        let key = self.lost_blocks_key();
+        let mut attempts = Attempts::default();
+        loop {
+            let before = self.coordinator.get(&key)?;
+            let found = before.as_deref().map(|text| parse::<LostBlocks<T>>(&key, text)).transpose()?;
+            let found = found.unwrap_or_default();
+            if found.blocks == rows {
+                return Ok(());
+            }
+            let record = text(&LostBlocks { change: found.change.wrapping_add(1), blocks: rows.to_vec() })?;
+            let expect = [(&key[..], before.as_deref())];
+            if attempts.is_written(self.coordinator.transact(&expect, &[(&key, Some(&record))]))? {
+                return Ok(());
+            }
+        }
     }
 
     /// The key of that list. The first server's key has no number.
@@ -228,8 +314,31 @@ impl Registry {
 
     /// Removes the record of a session. A session that has ended never returns.
     pub fn end_session(&self, session: SessionId) -> Result<()> {
-        self.coordinator.transact(&[], &[(&session_key(session), None)]).map(|_| ())
+        self.remove(&session_key(session), |_: &SessionInfo| true)
     }
+}
+
+/// A counter that was read.
+struct Counter {
+    key: String,
+    before: Option<String>,
+    next: u64,
+    after: String,
+}
+
+impl Counter {
+    /// Its value is unchanged. A transaction that expects this and counts cannot be executed twice.
+    fn expect(&self) -> Expect<'_> {
+        (&self.key, self.before.as_deref())
+    }
+
+    fn write(&self) -> Write<'_> {
+        (&self.key, Some(&self.after))
+    }
+}
+
+fn volume_key(name: &str) -> String {
+    format!("/volumes/{name}")
 }
 
 fn session_key(session: SessionId) -> String {
@@ -242,6 +351,11 @@ fn brick_key(brick: BrickId) -> String {
 
 fn parse<T: DeserializeOwned>(key: &str, text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|e| Error::Damaged { what: format!("the coordinator's {key}: {e}") })
+}
+
+/// A random number by which a caller recognises its own record.
+fn random() -> Result<u64> {
+    hekate_threads::random().map_err(|e| Error::io("random bytes".to_string(), e))
 }
 
 fn text<T: Serialize + ?Sized>(value: &T) -> Result<String> {

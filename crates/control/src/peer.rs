@@ -10,7 +10,7 @@ mod files;
 mod held;
 mod report;
 
-pub use coordinator::{CoordinatorRequest, KEPT_MAX, Pair};
+pub use coordinator::{CoordinatorRequest, KEPT_MAX, Pair, WATCH_MAX};
 pub use damage::{Copied, CopyItem, EncodedPart, Repair, RepairItem, Repaired, Said};
 pub use files::{FileShare, FoundName, Journaled, MissingHere, NameOf, NamesHere, ReplicaLack};
 pub use held::{HELD_LOOKS_MAX, Held, HeldCopy, HeldRows, Look, LookAt};

@@ -7,7 +7,8 @@ use crate::allocation::bounded;
 use hekate_brick::{BrickSettings, Identity};
 use hekate_cluster::coordinator::{Expect, Write};
 use hekate_cluster::{
-    BrickInfo, Coordinator, Domain, PoolInfo, Registry, RingInfo, ServerInfo, SessionInfo, VolumeInfo,
+    BrickInfo, Coordinator, Domain, Listing, Outcome, PoolInfo, Registry, Revision, RingInfo, ServerInfo, SessionInfo,
+    VolumeInfo, Watched,
 };
 use hekate_control::peer::{CoordinatorRequest, PeerRequest};
 use hekate_control::{
@@ -19,6 +20,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Memory that a parser may take besides its input, in bytes: text, positions and messages.
 const FIXED_BYTES: usize = 1 << 20;
@@ -74,15 +76,22 @@ impl Coordinator for Constant {
     fn get(&self, _: &str) -> Result<Option<String>> {
         Ok(Some(self.0.clone()))
     }
-    fn list(&self, prefix: &str) -> Result<Vec<(String, String)>> {
-        Ok(vec![(prefix.into(), self.0.clone())])
+    fn list(&self, prefix: &str) -> Result<Listing> {
+        Ok(Listing { pairs: vec![(prefix.into(), self.0.clone())], revision: Revision(1) })
     }
-    fn transact(&self, _: &[Expect<'_>], _: &[Write<'_>]) -> Result<bool> {
-        Ok(true)
+    fn transact(&self, _: &[Expect<'_>], _: &[Write<'_>]) -> Result<Outcome> {
+        Ok(Outcome::Written)
     }
-    fn keep(&self, _: &str, _: &str, _: std::time::Duration) -> hekate_proto::Result<()> {
-        Ok(())
+    fn keep(&self, _: &str, _: &str, _: Duration) -> Result<Outcome> {
+        Ok(Outcome::Written)
     }
+    fn release(&self, _: &str) -> Result<Outcome> {
+        Ok(Outcome::Written)
+    }
+    fn watch(&self, _: &[&str], _: Revision, _: Duration) -> Result<Watched> {
+        Ok(Watched::ReadAgain)
+    }
+    fn end_watches(&self) {}
 }
 
 pub fn coordinator_record(bytes: &[u8]) {
@@ -93,6 +102,9 @@ pub fn coordinator_record(bytes: &[u8]) {
     json::<VolumeInfo>(text);
     json::<SessionInfo>(text);
     json::<ServerInfo>(text);
+    json::<Listing>(text);
+    json::<Outcome>(text);
+    json::<Watched>(text);
     let registry = Registry::new(Arc::new(Constant(text.into())));
     let _ = (registry.cluster(), registry.pools(), registry.volumes(), registry.sessions(), registry.servers());
     let _ = registry.lost_blocks::<(String, String)>();
@@ -116,7 +128,7 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         openings: 0,
         unopened: false,
     };
-    let server = ServerInfo { server: ServerId(2), name: "server-2".into(), endpoints: vec!["unix:/s".into()] };
+    let server = ServerInfo { endpoints: vec!["unix:/s".into()], announced: 1, ..ServerInfo::new(ServerId(2)) };
     let volume = VolumeInfo {
         volume: VolumeId(1),
         name: "v".into(),
@@ -129,6 +141,7 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         deleting: false,
         spread: 4,
         mode: hekate_proto::map::Mode::Hsr,
+        creation: 5,
     };
     let ring = RingInfo::new(RingId(1), "p", 2, Domain::Server, views(2));
     let session = SessionInfo { session: SessionId(3), volume: VolumeId(1), uid: Some(1000), server: ServerId(1) };

@@ -14,6 +14,7 @@
 //! | `hosted_ring` | the replicas of a ring that are here, and their mailboxes | a request that reaches no leader |
 //! | `lease` | until when leaders here may answer | a stale answer after a pause of the machine |
 //! | `views` | renews the lease, forms views, records that they have begun | two leaders; no leader after a failure |
+//! | `watch` | waits for changes of the records, wakes the threads that read them | changes of other servers that are seen late |
 //! | `volumes` | makes, maps and deletes volumes | a volume without a root; space that does not come back |
 //! | `peer_inbox` | messages of replicas to and from other servers | replicas on two servers that stop replicating |
 //! | `coordinator_host` | the coordinator as a process of its own | |
@@ -37,3 +38,4 @@ pub mod state_directory;
 pub(crate) mod surroundings;
 pub(crate) mod views;
 pub(crate) mod volumes;
+pub(crate) mod watch;

@@ -5,7 +5,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::*;
 use hekate_proto::{Error, Result, Wire};
 use parking_lot::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Sends one request over a new connection and waits for the reply.
 ///
@@ -41,16 +41,22 @@ impl Control {
     /// `Unavailable` if the server cannot be reached, the connection breaks or the reply is late. The server may have
     /// executed the request.
     pub fn ask(&self, request: &str) -> Result<String> {
-        let failed = |e: std::io::Error| unavailable(&self.endpoint, &e);
-        let mut channel = self.channel()?;
-        channel.set_receive_timeout(self.limit).map_err(failed)?;
-        channel.send(FrameKind::Control, 1, |out| request.to_string().put(out)).map_err(failed)?;
-        let (kind, _, body) = channel.receive().map_err(failed)?;
-        if kind != FrameKind::ControlReply {
-            return Err(Error::Protocol { what: "the reply to a control request is a frame of another kind".into() });
+        match self.send(request)?.receive(self.limit, &|| true)? {
+            Asked::Answered(reply) => Ok(reply),
+            Asked::Unanswered(error) => Err(error),
         }
-        self.idle.lock().push(channel);
-        Ok(String::from_bytes(body)?)
+    }
+
+    /// Sends a request, whose reply [`Sent::receive`] waits for.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server cannot be reached, or the connection breaks before the whole request was sent: the
+    /// server never executes it.
+    pub fn send(&self, request: &str) -> Result<Sent<'_>> {
+        let mut channel = self.channel()?;
+        let sent = channel.send(FrameKind::Control, 1, |out| request.to_string().put(out));
+        sent.map_err(|e| unavailable(&self.endpoint, &e))?;
+        Ok(Sent { control: self, channel })
     }
 
     /// An idle connection whose server has not closed it, or a new one. A request sent to a dead process would count
@@ -67,5 +73,45 @@ impl Control {
                 }
             }
         }
+    }
+}
+
+/// Time between two checks whether a reply is still wanted.
+const CHECK_PAUSE: Duration = Duration::from_millis(50);
+
+/// A request that was sent.
+#[derive(Debug)]
+pub struct Sent<'a> {
+    control: &'a Control,
+    channel: Channel,
+}
+
+/// What became of a request that was sent.
+#[derive(Debug)]
+pub enum Asked {
+    Answered(String),
+    /// No reply: the server may have executed the request, or may still do so.
+    Unanswered(Error),
+}
+
+impl Sent<'_> {
+    /// Waits for the reply, for at most `limit`, and only while `keep_waiting` returns true.
+    ///
+    /// # Errors
+    /// `Protocol` if the reply cannot be read.
+    pub fn receive(mut self, limit: Option<Duration>, keep_waiting: &dyn Fn() -> bool) -> Result<Asked> {
+        let begun = Instant::now();
+        let is_late = || limit.is_some_and(|limit| begun.elapsed() >= limit);
+        let received = self.channel.set_receive_timeout(Some(CHECK_PAUSE));
+        let received = received.and_then(|()| self.channel.receive_while(&|| keep_waiting() && !is_late()));
+        let (kind, _, body) = match received {
+            Ok(received) => received,
+            Err(error) => return Ok(Asked::Unanswered(unavailable(&self.control.endpoint, &error))),
+        };
+        if kind != FrameKind::ControlReply {
+            return Err(Error::Protocol { what: "the reply to a control request is a frame of another kind".into() });
+        }
+        self.control.idle.lock().push(self.channel);
+        Ok(Asked::Answered(String::from_bytes(body)?))
     }
 }

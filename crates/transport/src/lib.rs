@@ -29,7 +29,7 @@ mod servers;
 mod session_lock;
 
 pub use client::{Remote, Replies, Welcome};
-pub use control::{Control, control};
+pub use control::{Asked, Control, Sent, control};
 pub use credentials::Peer;
 pub use endpoint::{Endpoint, Secret};
 pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};

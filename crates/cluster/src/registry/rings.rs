@@ -1,7 +1,7 @@
 //! Rings: a ring is made with the first volume that needs it, and changes one view at a time. Also the maps of
 //! volumes.
 
-use super::{Registry, brick_key, parse, text};
+use super::{Attempts, Registry, brick_key, parse, text};
 use crate::placement::{Candidate, place};
 use crate::records::{default_min, *};
 use hekate_proto::map::{BrickPlace, Member, ServerAddress, View, VolumeMap};
@@ -49,6 +49,7 @@ impl Registry {
             let known: Vec<_> = self.pools()?.into_iter().map(|pool| pool.name).collect();
             return Err(Error::invalid(format!("there is no pool called {pool}; there are: {}", known.join(", "))));
         }
+        let mut attempts = Attempts::default();
         loop {
             // The counter is read first: making another ring changes it, and then everything here is read again.
             let counter = self.coordinator.get(COUNTER)?;
@@ -76,7 +77,8 @@ impl Registry {
             let expect: Vec<_> = expect.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
             let writes = [(COUNTER, text(&number)?), (&ring_key(ring.ring), text(&ring)?)];
             let writes = writes.each_ref().map(|(key, value)| (*key, Some(&value[..])));
-            if self.coordinator.transact(&expect, &writes)? {
+            // If the outcome is unknown the ring is found in the next round, or made then.
+            if attempts.is_written(self.coordinator.transact(&expect, &writes))? {
                 return Ok(ring);
             }
         }

@@ -1,16 +1,21 @@
 //! Servers and their bricks.
 
-use super::{Registry, brick_key, text};
-use crate::coordinator::LEASE;
+use super::{Attempts, Registry, brick_key, text};
+use crate::coordinator::{LEASE, Outcome};
 use crate::records::*;
 use hekate_proto::*;
+use std::collections::BTreeMap;
+
+/// Counts the bricks that were added to running servers, so that a brick that was removed is not added again by a
+/// transaction that is executed late.
+const BRICKS_COUNTER: &str = "bricks";
 
 impl Registry {
     /// All servers, with the first one even if it has never run.
     pub fn servers(&self) -> Result<Vec<ServerInfo>> {
         let mut servers: Vec<ServerInfo> = self.list("/servers/")?;
         if servers.iter().all(|info| info.server != FIRST_SERVER) {
-            servers.insert(0, unheard(FIRST_SERVER));
+            servers.insert(0, ServerInfo::new(FIRST_SERVER));
         }
         Ok(servers)
     }
@@ -50,11 +55,25 @@ impl Registry {
             expect.push((brick_key(brick.brick), None));
             writes.push((brick_key(brick.brick), text(brick)?));
         }
+        // The server's number was assigned to this caller only, and a brick's id is random.
+        let own = writes.last().cloned().unwrap_or_default();
         let expect: Vec<_> = expect.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
         let writes: Vec<_> = writes.iter().map(|(key, value)| (&key[..], Some(&value[..]))).collect();
-        match self.coordinator.transact(&expect, &writes)? {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("server {} or one of its bricks has joined already", server.server))),
+        let mut attempts = Attempts::default();
+        loop {
+            let outcome = self.coordinator.transact(&expect, &writes)?;
+            let is_refused = outcome == Outcome::Refused;
+            if attempts.is_written(Ok(outcome))? {
+                return Ok(());
+            }
+            match self.coordinator.get(&own.0)? {
+                Some(found) if attempts.are_unsure() && found == own.1 => return Ok(()),
+                None if !is_refused => {}
+                _ => {
+                    let what = format!("server {} or one of its bricks has joined already", server.server);
+                    return Err(Error::invalid(what));
+                }
+            }
         }
     }
 
@@ -64,19 +83,30 @@ impl Registry {
     /// `Invalid` if the pool does not exist, `Exists` if the brick is recorded.
     pub fn add_brick(&self, brick: &BrickInfo) -> Result<()> {
         let pool = format!("/pools/{}", brick.pool);
-        let record = self.coordinator.get(&pool)?;
         let missing = || Error::invalid(format!("there is no pool called {}", brick.pool));
-        let (record, key) = (record.ok_or_else(missing)?, brick_key(brick.brick));
-        let expect = [(&pool[..], Some(&record[..])), (&key, None)];
-        match self.coordinator.transact(&expect, &[(&key, Some(&text(brick)?))])? {
-            true => Ok(()),
-            false => Err(Error::Exists),
+        let pool_record = self.coordinator.get(&pool)?.ok_or_else(missing)?;
+        let (key, record) = (brick_key(brick.brick), text(brick)?);
+        let mut attempts = Attempts::default();
+        loop {
+            let counter = self.counter(BRICKS_COUNTER)?;
+            match self.coordinator.get(&key)? {
+                // The id is random, so the record is the one of an earlier attempt.
+                Some(_) if attempts.are_unsure() => return Ok(()),
+                Some(_) => return Err(Error::Exists),
+                None => {}
+            }
+            let expect = [counter.expect(), (&pool, Some(&pool_record)), (&key, None)];
+            let writes = [counter.write(), (&key, Some(&record))];
+            if attempts.is_written(self.coordinator.transact(&expect, &writes))? {
+                return Ok(());
+            }
         }
     }
 
     /// Removes the record of a brick, unless a ring uses it. Returns the rings that use it; nothing is changed if
     /// there are any.
     pub fn remove_brick(&self, brick: BrickId) -> Result<Vec<RingInfo>> {
+        let mut attempts = Attempts::default();
         loop {
             // The counter is read first: making a ring changes it.
             let counter = self.coordinator.get(super::rings::COUNTER)?;
@@ -86,7 +116,7 @@ impl Registry {
                 return Ok(on);
             }
             let expect = [(super::rings::COUNTER, counter.as_deref())];
-            if self.coordinator.transact(&expect, &[(&brick_key(brick), None)])? {
+            if attempts.is_written(self.coordinator.transact(&expect, &[(&brick_key(brick), None)]))? {
                 return Ok(on);
             }
         }
@@ -99,12 +129,18 @@ impl Registry {
     /// `Invalid` if the new brick's server has another copy of such a partition, or if the old brick should hold
     /// nothing.
     pub fn replace_brick(&self, old: &BrickInfo, new: &BrickInfo) -> Result<usize> {
+        let mut attempts = Attempts::default();
         loop {
-            let (pool, key) = (format!("/pools/{}", new.pool), brick_key(new.brick));
+            let (counter, pool, key) =
+                (self.counter(BRICKS_COUNTER)?, format!("/pools/{}", new.pool), brick_key(new.brick));
+            if attempts.are_unsure() && self.coordinator.get(&key)?.is_some() {
+                // The id is random, so an earlier attempt was executed.
+                return Ok(self.rings()?.iter().map(|ring| ring.places(new.brick)).sum());
+            }
             let mut expect = vec![(pool.clone(), self.coordinator.get(&pool)?), (key.clone(), None)];
             let mut writes = vec![(key, text(new)?)];
             let (mut count, bricks) = (0, self.bricks()?);
-            for (key, record) in self.coordinator.list("/rings/")? {
+            for (key, record) in self.coordinator.list("/rings/")?.pairs {
                 let mut ring: RingInfo = super::parse(&key, &record)?;
                 let places = (0..ring.views.len() as u32).map(|number| ring.placed(PartitionNumber(number)));
                 let mut beside = places.filter(|all| all.contains(&old.brick)).flatten();
@@ -127,38 +163,66 @@ impl Registry {
                     format!("brick {directory} holds no partition; remove it with `hekate brick remove {directory}`");
                 return Err(Error::invalid(what));
             }
-            let expect: Vec<_> = expect.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
-            let writes: Vec<_> = writes.iter().map(|(key, value)| (&key[..], Some(&value[..]))).collect();
-            if self.coordinator.transact(&expect, &writes)? {
+            let expect = expect.iter().map(|(key, value)| (&key[..], value.as_deref()));
+            let expect: Vec<_> = expect.chain([counter.expect()]).collect();
+            let writes = writes.iter().map(|(key, value)| (&key[..], Some(&value[..])));
+            let writes: Vec<_> = writes.chain([counter.write()]).collect();
+            if attempts.is_written(self.coordinator.transact(&expect, &writes))? {
                 return Ok(count);
             }
         }
     }
 
-    /// Renews this server's lease and reports its bricks that have stopped. The lease expires after [`LEASE`].
-    pub fn keep_alive(&self, stopped: &[BrickId]) -> Result<()> {
-        let info = AliveInfo { server: self.server, stopped: stopped.to_vec() };
-        self.coordinator.keep(&alive_key(self.server), &text(&info)?, LEASE)
+    /// Renews the lease of a process of this server and reports its bricks that have stopped. The lease expires after
+    /// [`LEASE`]. `process` is a random number: what a process has sent and is executed late must not end the lease of
+    /// the server's next process.
+    ///
+    /// # Errors
+    /// Those of the coordinator, and `Unavailable` if the outcome is unknown: the lease may expire.
+    pub fn keep_alive(&self, process: u64, stopped: &[BrickId]) -> Result<()> {
+        let info = text(&AliveInfo { server: self.server, stopped: stopped.to_vec() })?;
+        let (key, mut attempts) = (alive_key(self.server, process), Attempts::default());
+        // A key is kept whatever its value was, so this ends when the outcome is known.
+        while !attempts.is_written(self.coordinator.keep(&key, &info, LEASE))? {}
+        Ok(())
     }
 
-    /// Ends this server's lease: it no longer serves.
-    pub fn leave(&self) -> Result<()> {
-        self.coordinator.keep(&alive_key(self.server), "", std::time::Duration::ZERO)
+    /// Ends the lease of a process of this server: it no longer serves.
+    pub fn leave(&self, process: u64) -> Result<()> {
+        let (key, mut attempts) = (alive_key(self.server, process), Attempts::default());
+        while !attempts.is_written(self.coordinator.release(&key))? {}
+        Ok(())
     }
 
-    /// The servers whose lease has not expired.
+    /// The servers with a process whose lease has not expired, by number. The bricks that one of its processes reports
+    /// as stopped have stopped: an earlier process may have a lease until 3 s after it has ended.
     pub fn alive(&self) -> Result<Vec<AliveInfo>> {
-        self.list("/alive/")
+        let mut servers: BTreeMap<ServerId, AliveInfo> = BTreeMap::new();
+        for AliveInfo { server, stopped } in self.list("/alive/")? {
+            let known = servers.entry(server).or_insert_with(|| AliveInfo { server, stopped: Vec::new() });
+            known.stopped.extend(stopped);
+            known.stopped.sort_unstable();
+            known.stopped.dedup();
+        }
+        Ok(servers.into_values().collect())
     }
 
     /// Records the endpoints of this server.
     pub fn announce(&self, endpoints: &[String]) -> Result<()> {
         let key = server_key(self.server);
-        let moved = |info: &mut ServerInfo| std::mem::replace(&mut info.endpoints, endpoints.to_vec()) != endpoints;
-        if self.update(&key, moved)?.is_some() {
-            return Ok(());
+        let moved = |info: &mut ServerInfo| {
+            info.announced = info.announced.wrapping_add(1);
+            std::mem::replace(&mut info.endpoints, endpoints.to_vec()) != endpoints
+        };
+        let first = text(&ServerInfo { endpoints: endpoints.to_vec(), announced: 1, ..ServerInfo::new(self.server) })?;
+        let mut attempts = Attempts::default();
+        // A server's record is never removed.
+        while self.update(&key, moved)?.is_none() {
+            if attempts.is_written(self.coordinator.transact(&[(&key, None)], &[(&key, Some(&first))]))? {
+                break;
+            }
         }
-        self.put(&key, &ServerInfo { endpoints: endpoints.to_vec(), ..unheard(self.server) })
+        Ok(())
     }
 
     /// Records the incarnation and the number of openings of a brick that was opened.
@@ -175,11 +239,6 @@ fn server_key(server: ServerId) -> String {
     format!("/servers/{:010}", server.0)
 }
 
-fn alive_key(server: ServerId) -> String {
-    format!("/alive/{:010}", server.0)
-}
-
-/// The record of a server that has never announced its endpoints.
-fn unheard(server: ServerId) -> ServerInfo {
-    ServerInfo { server, name: ServerInfo::name_of(server), endpoints: Vec::new() }
+fn alive_key(server: ServerId, process: u64) -> String {
+    format!("/alive/{:010}/{process:016x}", server.0)
 }

@@ -1,9 +1,12 @@
 //! Servers, domains and maps, on a coordinator in memory.
 
+mod faults;
+
 use super::*;
-use crate::coordinator::{Expect, Write};
-use parking_lot::Mutex;
+use crate::coordinator::{Expect, Listing, Outcome, Revision, Watched, Write};
+use hekate_threads::Mutex;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 #[derive(Default)]
 struct InMemory(Mutex<BTreeMap<String, String>>);
@@ -12,14 +15,15 @@ impl Coordinator for InMemory {
     fn get(&self, key: &str) -> Result<Option<String>> {
         Ok(self.0.lock().get(key).cloned())
     }
-    fn list(&self, prefix: &str) -> Result<Vec<(String, String)>> {
+    fn list(&self, prefix: &str) -> Result<Listing> {
         let all = self.0.lock();
-        Ok(all.iter().filter(|(key, _)| key.starts_with(prefix)).map(|(k, v)| (k.clone(), v.clone())).collect())
+        let found = all.iter().filter(|(key, _)| key.starts_with(prefix));
+        Ok(Listing { pairs: found.map(|(key, value)| (key.clone(), value.clone())).collect(), ..Listing::default() })
     }
-    fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool> {
+    fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<Outcome> {
         let mut all = self.0.lock();
         if expect.iter().any(|(key, value)| all.get(*key).map(String::as_str) != *value) {
-            return Ok(false);
+            return Ok(Outcome::Refused);
         }
         for (key, value) in writes {
             match value {
@@ -27,18 +31,20 @@ impl Coordinator for InMemory {
                 None => drop(all.remove(*key)),
             }
         }
-        Ok(true)
+        Ok(Outcome::Written)
     }
     /// Leases in tests do not expire by themselves.
-    fn keep(&self, key: &str, value: &str, lifetime: std::time::Duration) -> Result<()> {
-        let mut all = self.0.lock();
-        if lifetime.is_zero() {
-            all.remove(key)
-        } else {
-            all.insert(key.into(), value.into())
-        };
-        Ok(())
+    fn keep(&self, key: &str, value: &str, _: Duration) -> Result<Outcome> {
+        self.0.lock().insert(key.into(), value.into());
+        Ok(Outcome::Written)
     }
+    fn release(&self, key: &str) -> Result<Outcome> {
+        self.transact(&[], &[(key, None)])
+    }
+    fn watch(&self, _: &[&str], _: Revision, _: Duration) -> Result<Watched> {
+        Ok(Watched::ReadAgain)
+    }
+    fn end_watches(&self) {}
 }
 
 fn brick(number: u128, server: u32) -> BrickInfo {
@@ -63,27 +69,30 @@ fn registry() -> Registry {
 
 fn join(registry: &Registry, bricks: &[u128]) -> Result<ServerId> {
     let server = registry.number_server()?;
-    let info = ServerInfo { server, name: ServerInfo::name_of(server), endpoints: Vec::new() };
+    let info = ServerInfo::new(server);
     let bricks: Vec<BrickInfo> = bricks.iter().map(|number| brick(*number, server.0)).collect();
     registry.join(&info, &bricks).map(|()| server)
 }
 
+fn wanted(ring: RingId) -> VolumeInfo {
+    VolumeInfo {
+        volume: VolumeId(0),
+        name: "v".into(),
+        pool: "p".into(),
+        ring,
+        copies: 2,
+        owner_uid: 0,
+        allowed_uids: Vec::new(),
+        layers: Vec::new(),
+        deleting: false,
+        spread: 1,
+        mode: Default::default(),
+        creation: 0,
+    }
+}
+
 fn volume(registry: &Registry, ring: RingId) -> VolumeInfo {
-    registry
-        .create_volume(VolumeInfo {
-            volume: VolumeId(0),
-            name: "v".into(),
-            pool: "p".into(),
-            ring,
-            copies: 2,
-            owner_uid: 0,
-            allowed_uids: Vec::new(),
-            layers: Vec::new(),
-            deleting: false,
-            spread: 1,
-            mode: Default::default(),
-        })
-        .unwrap()
+    registry.create_volume(wanted(ring)).unwrap()
 }
 
 #[test]
@@ -107,19 +116,19 @@ fn records_of_a_newer_program_are_refused() {
     let registry = registry();
     registry.create_cluster("c").unwrap();
     registry.check_version().unwrap();
-    registry.coordinator.transact(&[], &[("/version", Some("3"))]).unwrap();
+    registry.coordinator.transact(&[], &[("/version", Some("4"))]).unwrap();
     let refused = registry.check_version().unwrap_err();
     assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
-    assert!(refused.to_string().contains("version 3, this program knows 2"), "{refused}");
+    assert!(refused.to_string().contains("version 4, this program knows 3"), "{refused}");
     // Records without a version have version 1.
     registry.coordinator.transact(&[], &[("/version", None)]).unwrap();
-    assert!(registry.check_version().unwrap_err().to_string().contains("version 1, this program knows 2"));
+    assert!(registry.check_version().unwrap_err().to_string().contains("version 1, this program knows 3"));
 }
 
 #[test]
 fn a_pool_that_does_not_exist_is_named() {
     let registry = registry();
-    let info = ServerInfo { server: ServerId(2), name: "server-2".into(), endpoints: Vec::new() };
+    let info = ServerInfo::new(ServerId(2));
     let refused = registry.join(&info, &[BrickInfo { pool: "q".into(), ..brick(3, 2) }]).unwrap_err();
     assert!(refused.to_string().contains("no pool called q"), "{refused}");
 }

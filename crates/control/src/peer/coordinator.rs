@@ -6,6 +6,10 @@ use std::time::Duration;
 /// The longest lifetime of a value that expires. A monotonic clock overflows with much longer ones.
 pub const KEPT_MAX: Duration = Duration::from_secs(3600);
 
+/// The longest wait of one watch: a thread of the coordinator's process waits that long for a server that has died, and
+/// the end of a process waits for its connections.
+pub const WATCH_MAX: Duration = Duration::from_secs(2);
+
 /// A key and its value. None: the key is absent, or is removed.
 pub type Pair = (String, Option<String>);
 
@@ -18,25 +22,39 @@ pub enum CoordinatorRequest {
         /// The key.
         key: String,
     },
-    /// Reads all keys with a prefix. Reply: a list of pairs of key and value, in order.
+    /// Reads all keys with a prefix. Reply: `Listing` of `hekate_cluster`.
     List {
         /// The prefix.
         prefix: String,
     },
-    /// Writes all pairs if all expected pairs hold. Reply: true if it has written them.
+    /// Writes all pairs if all expected pairs hold. Reply: `Outcome` of `hekate_cluster`.
     Transact {
         /// Pairs that must hold.
         expect: Vec<Pair>,
         /// Pairs to write.
         writes: Vec<Pair>,
     },
-    /// Writes a value that expires. Reply: null.
+    /// Writes a value that expires. Reply: `Outcome` of `hekate_cluster`.
     Keep {
         /// The key.
         key: String,
         /// The value.
         value: String,
-        /// Lifetime, in ms, at most [`KEPT_MAX`]. 0: the key is removed at once.
+        /// Lifetime, in ms, at most [`KEPT_MAX`].
+        milliseconds: u64,
+    },
+    /// Removes a kept key. Reply: `Outcome` of `hekate_cluster`.
+    Release {
+        /// The key.
+        key: String,
+    },
+    /// Waits for a change. Reply: `Watched` of `hekate_cluster`.
+    Watch {
+        /// Changes of keys with other prefixes are ignored.
+        prefixes: Vec<String>,
+        /// Changes up to this revision are ignored.
+        after: u64,
+        /// The longest wait, in ms, at most [`WATCH_MAX`].
         milliseconds: u64,
     },
 }

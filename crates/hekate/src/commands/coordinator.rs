@@ -87,6 +87,7 @@ fn run(options: &CoordinatorOptions, paths: &Paths) -> Result<(), Failure> {
     log::info!("stopping");
     notify::stopping("ending its connections");
     let _ = std::fs::remove_file(&paths.socket);
+    host.end_watches();
     server.stop();
     Ok(())
 }

@@ -53,8 +53,7 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
     // Before the cluster records the server: after a crash in between, a server that the cluster records must know its
     // number.
     membership.write(&paths.state)?;
-    let name = ServerInfo::name_of(membership.server);
-    registry.join(&ServerInfo { server: membership.server, name, endpoints: Vec::new() }, &bricks)?;
+    registry.join(&ServerInfo::new(membership.server), &bricks)?;
     Ok((membership, bricks))
 }
 

@@ -2,8 +2,8 @@
 //! of its own (`hosting/coordinator_host.rs`).
 
 use crate::hosting::node::Node;
-use hekate_cluster::Coordinator;
-use hekate_control::peer::{CoordinatorRequest, KEPT_MAX, Pair};
+use hekate_cluster::{Coordinator, Revision};
+use hekate_control::peer::{CoordinatorRequest, KEPT_MAX, Pair, WATCH_MAX};
 use hekate_proto::{Error, Result};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -56,6 +56,12 @@ pub fn answer_from(coordinator: &dyn Coordinator, request: CoordinatorRequest) -
             // The end of a longer lifetime is beyond what a clock can show.
             let lifetime = Duration::from_millis(milliseconds).min(KEPT_MAX);
             Ok(json!(coordinator.keep(&key, &value, lifetime)?))
+        }
+        CoordinatorRequest::Release { key } => Ok(json!(coordinator.release(&key)?)),
+        CoordinatorRequest::Watch { prefixes, after, milliseconds } => {
+            let prefixes: Vec<&str> = prefixes.iter().map(String::as_str).collect();
+            let limit = Duration::from_millis(milliseconds).min(WATCH_MAX);
+            Ok(json!(coordinator.watch(&prefixes, Revision(after), limit)?))
         }
     }
 }

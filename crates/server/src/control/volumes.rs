@@ -35,6 +35,7 @@ impl Node {
             deleting: false,
             spread: wanted.spread,
             mode: wanted.mode,
+            creation: 0,
         };
         raw::check_mode(&volume)?;
         let made = self.create_volume(volume, wish, owner_uid)?;

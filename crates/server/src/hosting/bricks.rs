@@ -82,7 +82,7 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
     check_new(node, directory, None)?;
     let wanted = NewBrick { cluster: node.cluster.id(), server: node.cluster.server(), pool, journal_mib };
     let info = BrickInfo { unopened: true, ..make_brick(Path::new(directory), &wanted)? };
-    node.cluster.registry().add_brick(&info)?;
+    node.cluster.registry().add_brick(&info).inspect_err(|error| warn_of_left(directory, error))?;
     Ok(record(info))
 }
 
@@ -102,9 +102,8 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
     let (cluster, server, pool) = (node.cluster.id(), node.cluster.server(), &old.pool);
     let made = make_brick(Path::new(directory), &NewBrick { cluster, server, pool, journal_mib })?;
     let info = BrickInfo { unopened: true, ..made };
-    let replicas = node.cluster.registry().replace_brick(&old, &info).inspect_err(|_| {
-        log::warn!("the brick in {directory} was made and not recorded; remove what is in it");
-    })?;
+    let replicas =
+        node.cluster.registry().replace_brick(&old, &info).inspect_err(|error| warn_of_left(directory, error))?;
     Ok(BrickReplaced {
         brick: info.brick,
         directory: directory.into(),
@@ -112,6 +111,17 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
         old_directory: old.directory,
         replicas,
     })
+}
+
+/// Logs what to do with a brick that was made, after an error of its recording.
+fn warn_of_left(directory: &str, error: &Error) {
+    match error {
+        Error::Unavailable { .. } => log::warn!(
+            "the brick in {directory} was made, and it is not known whether it is recorded: if `hekate brick list` \
+             does not show it a minute from now, remove what is in it"
+        ),
+        _ => log::warn!("the brick in {directory} was made and not recorded; remove what is in it"),
+    }
 }
 
 /// A brick of the cluster by its directory or the first digits of its id.

@@ -39,6 +39,11 @@ impl CoordinatorHost {
         self.stop_asked.load(Ordering::Relaxed)
     }
 
+    /// Ends the waits of servers for changes, before the process stops.
+    pub fn end_watches(&self) {
+        self.coordinator.end_watches();
+    }
+
     /// The cluster's id; `None` before `hekate init --coordinator` has made the cluster.
     ///
     /// # Errors
@@ -65,6 +70,7 @@ impl CoordinatorHost {
             }
             Request::Control(ControlRequest::Stop(_)) => {
                 self.stop_asked.store(true, Ordering::Relaxed);
+                self.end_watches();
                 json(&Stopping { pid: std::process::id() })
             }
             _ => Err(Error::invalid(
@@ -129,9 +135,9 @@ mod tests {
         server.listen(&endpoint).unwrap();
         let early = RemoteCoordinator::new(endpoint.clone(), Some("c".into()));
         assert!(early.get("/x").unwrap_err().to_string().contains("no cluster yet"));
-        let remote = Arc::new(RemoteCoordinator::new(endpoint.clone(), None));
+        let remote: Arc<dyn Coordinator> = Arc::new(RemoteCoordinator::new(endpoint.clone(), None));
         Registry::of(remote.clone(), FIRST_SERVER).create_cluster("c").unwrap();
-        conforms(&*remote);
+        conforms(&remote);
         let own = RemoteCoordinator::new(endpoint.clone(), Some("c".into()));
         assert_eq!(own.get("/cluster").unwrap().unwrap(), r#""c""#);
         let stranger = RemoteCoordinator::new(endpoint, Some("d".into()));

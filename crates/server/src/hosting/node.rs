@@ -92,13 +92,14 @@ impl Node {
         let bricks = own_bricks::open_all(&*surroundings, &cluster, without, progress)?;
         let syncers = Syncers::start(bricks.values())?;
         let maintenance = Maintenance::new(&bricks)?;
+        let views = Views::new()?;
         let node = Arc::new_cyclic(|own| Self {
             sessions: Sessions::new(cluster.server()),
             cluster,
             bricks,
             rings: Rings::default(),
             volumes: Volumes::default(),
-            views: Views::default(),
+            views,
             links: Links::new(surroundings),
             orphans: Orphans::default(),
             raw_locks: RawLocks::default(),
@@ -241,7 +242,7 @@ impl Node {
 
     /// Ends the housekeeping's threads, and returns when they have ended.
     pub fn stop_housekeeping(&self) {
-        self.maintenance.housekeeping().stop();
+        self.maintenance.housekeeping().stop(|| self.cluster.registry().coordinator().end_watches());
     }
 
     /// True if a checkpoint, after collecting, would free space of deleted files.
@@ -257,6 +258,11 @@ impl Node {
     /// Has the housekeeping check at once whether a brick needs a checkpoint: a replica waits for room in its journal.
     pub(crate) fn wake_checkpoints(&self) {
         self.maintenance.housekeeping().wake_checkpoints();
+    }
+
+    /// Has the housekeeping read the records at once.
+    pub(crate) fn wake_records(&self) {
+        self.maintenance.housekeeping().wake_records();
     }
 
     /// Has the housekeeping look at the views at once.

@@ -1,47 +1,60 @@
 //! The coordinator of another process, called over that process's control interface.
 
-use hekate_cluster::Coordinator;
 use hekate_cluster::coordinator::{Expect, Write};
-use hekate_control::peer::{CoordinatorRequest, PeerRequest};
+use hekate_cluster::{Coordinator, Listing, Outcome, Revision, Watched};
+use hekate_control::peer::{CoordinatorRequest, PeerRequest, WATCH_MAX};
 use hekate_control::{ControlReply, Refusal};
 use hekate_proto::{Error, Result};
-use hekate_transport::{Control, Endpoint};
+use hekate_threads::{elapsed, now};
+use hekate_transport::{Asked, Control, Endpoint};
 use serde::de::DeserializeOwned;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long one call may take. A transaction waits for the coordinator's disk.
+/// How long one call may take, besides the time that it is to wait: a transaction waits for the disk there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// A coordinator of another process. Connects at the first call, and again after that process was restarted.
 ///
-/// While the process does not answer every call is `Unavailable`. So is a transaction whose connection ends before the
-/// answer; it may have been carried out, and it is not sent again.
+/// While the process does not answer every call is `Unavailable`. The outcome of a write whose connection ends before
+/// the answer is unknown; it is not sent again.
 pub struct RemoteCoordinator {
     control: Control,
     cluster: Option<String>,
+    watches_ended: AtomicBool,
 }
 
 impl RemoteCoordinator {
     /// The coordinator that answers at `endpoint`. A coordinator of another cluster than `cluster` refuses each call;
     /// `None` while the caller has no cluster yet.
     pub fn new(endpoint: Endpoint, cluster: Option<String>) -> Self {
-        Self { control: Control::new(endpoint, Some(ANSWER_LIMIT)), cluster }
+        let control = Control::new(endpoint, Some(ANSWER_LIMIT));
+        Self { control, cluster, watches_ended: AtomicBool::new(false) }
     }
 
-    fn ask<T: DeserializeOwned>(&self, request: CoordinatorRequest) -> Result<T> {
+    /// Sends a request and waits for the answer.
+    ///
+    /// # Errors
+    /// Those that the coordinator answers; `Unavailable` if the request was not sent.
+    fn ask<T: DeserializeOwned>(
+        &self,
+        request: CoordinatorRequest,
+        limit: Duration,
+        keep_waiting: &dyn Fn() -> bool,
+    ) -> Result<Answer<T>> {
         let request = PeerRequest::Coordinator { cluster: self.cluster.clone(), asked: request };
-        let request = serde_json::to_string(&request);
-        let away = |error| match error {
-            Error::Unavailable { what } => Error::Unavailable { what: format!("the coordinator: {what}") },
-            other => other,
-        };
-        let answer = self.control.ask(&request.map_err(|e| Error::bug(e.to_string()))?).map_err(away)?;
+        let request = serde_json::to_string(&request).map_err(|e| Error::bug(e.to_string()))?;
         let unreadable = |e: serde_json::Error| Error::Protocol {
             what: format!("the coordinator at {}: {e}", self.control.endpoint()),
         };
-        match serde_json::from_str(&answer).map_err(unreadable)? {
-            ControlReply::Ok(value) => Ok(value),
-            ControlReply::Error(Refusal { text, exit }) => Err(self.refused(&text, exit)),
+        let text = match self.control.send(&request).map_err(away)?.receive(Some(limit), keep_waiting) {
+            Ok(Asked::Answered(text)) => text,
+            Ok(Asked::Unanswered(error)) | Err(error) => return Ok(Answer::Lost(away(error))),
+        };
+        match serde_json::from_str(&text).map_err(unreadable) {
+            Ok(ControlReply::Ok(value)) => Ok(Answer::Arrived(value)),
+            Ok(ControlReply::Error(Refusal { text, exit })) => Err(self.refused(&text, exit)),
+            Err(error) => Ok(Answer::Lost(error)),
         }
     }
 
@@ -56,12 +69,43 @@ impl RemoteCoordinator {
         make(format!("the coordinator at {}: {}", self.control.endpoint(), detail.unwrap_or(text)))
     }
 
-    /// Sends a read once more if its connection ended before the answer: a read may be carried out twice.
+    /// Sends a read, once more if its answer was lost: a read may be carried out twice.
     fn read<T: DeserializeOwned>(&self, request: CoordinatorRequest) -> Result<T> {
-        match self.ask(request.clone()) {
-            Err(Error::Unavailable { .. }) => self.ask(request),
-            settled => settled,
+        match self.ask(request.clone(), ANSWER_LIMIT, &|| true)? {
+            Answer::Arrived(value) => Ok(value),
+            Answer::Lost(_) => self.ask(request, ANSWER_LIMIT, &|| true)?.arrived(),
         }
+    }
+
+    /// Sends a write once.
+    fn write(&self, request: CoordinatorRequest) -> Result<Outcome> {
+        match self.ask(request, ANSWER_LIMIT, &|| true)? {
+            Answer::Arrived(outcome) => Ok(outcome),
+            Answer::Lost(error) => Ok(Outcome::Unknown { why: error.to_string() }),
+        }
+    }
+}
+
+/// What became of a request that was sent.
+enum Answer<T> {
+    Arrived(T),
+    /// The answer did not arrive, or cannot be read: the request may have been carried out.
+    Lost(Error),
+}
+
+impl<T> Answer<T> {
+    fn arrived(self) -> Result<T> {
+        match self {
+            Self::Arrived(value) => Ok(value),
+            Self::Lost(error) => Err(error),
+        }
+    }
+}
+
+fn away(error: Error) -> Error {
+    match error {
+        Error::Unavailable { what } => Error::Unavailable { what: format!("the coordinator: {what}") },
+        other => other,
     }
 }
 
@@ -70,20 +114,50 @@ impl Coordinator for RemoteCoordinator {
         self.read(CoordinatorRequest::Get { key: key.into() })
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<(String, String)>> {
+    fn list(&self, prefix: &str) -> Result<Listing> {
         self.read(CoordinatorRequest::List { prefix: prefix.into() })
     }
 
-    fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool> {
+    fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<Outcome> {
         let owned = |pairs: &[(&str, Option<&str>)]| {
             pairs.iter().map(|(key, value)| ((*key).into(), value.map(String::from))).collect()
         };
-        self.ask(CoordinatorRequest::Transact { expect: owned(expect), writes: owned(writes) })
+        self.write(CoordinatorRequest::Transact { expect: owned(expect), writes: owned(writes) })
     }
 
-    fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<()> {
+    fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<Outcome> {
         let milliseconds = lifetime.as_millis() as u64;
-        self.read(CoordinatorRequest::Keep { key: key.into(), value: value.into(), milliseconds })
+        self.write(CoordinatorRequest::Keep { key: key.into(), value: value.into(), milliseconds })
+    }
+
+    fn release(&self, key: &str) -> Result<Outcome> {
+        self.write(CoordinatorRequest::Release { key: key.into() })
+    }
+
+    /// Asks again and again, each time for at most [`WATCH_MAX`].
+    fn watch(&self, prefixes: &[&str], after: Revision, limit: Duration) -> Result<Watched> {
+        let begun = now();
+        let prefixes: Vec<String> = prefixes.iter().map(|prefix| (*prefix).into()).collect();
+        let mut after = after;
+        loop {
+            let wait = limit.saturating_sub(elapsed(begun)).min(WATCH_MAX);
+            // Rounded up, so that the last request does not end before the limit.
+            let milliseconds = wait.as_millis() as u64 + 1;
+            let request = CoordinatorRequest::Watch { prefixes: prefixes.clone(), after: after.0, milliseconds };
+            let keep_waiting = || !self.watches_ended.load(Ordering::Relaxed);
+            let watched = self.ask(request, wait + ANSWER_LIMIT, &keep_waiting)?.arrived()?;
+            if !keep_waiting() {
+                return Err(Error::Unavailable { what: "this process stops".into() });
+            }
+            match watched {
+                Watched::Unchanged { revision } if elapsed(begun) < limit => after = revision,
+                ended => return Ok(ended),
+            }
+        }
+    }
+
+    fn end_watches(&self) {
+        self.watches_ended.store(true, Ordering::Relaxed);
     }
 }
 
@@ -93,6 +167,7 @@ mod tests {
     use crate::tests::Served;
     use hekate_cluster::conformance::conforms;
     use hekate_transport::{Peer, Server, Service};
+    use std::sync::Arc;
 
     #[test]
     fn a_remote_coordinator_conforms_and_outlives_the_server() {
@@ -100,7 +175,8 @@ mod tests {
         let endpoint = Endpoint::Unix(served.directory.join("server.sock"));
         let server = Server::new(served.node.clone());
         server.listen(&endpoint).unwrap();
-        let remote = RemoteCoordinator::new(endpoint.clone(), Some(served.node.cluster.id().into()));
+        let remote: Arc<dyn Coordinator> =
+            Arc::new(RemoteCoordinator::new(endpoint.clone(), Some(served.node.cluster.id().into())));
         conforms(&remote);
         server.stop();
         drop(server);
@@ -110,7 +186,8 @@ mod tests {
         let server = Server::new(served.node.clone());
         server.listen(&endpoint).unwrap();
         assert_eq!(remote.get("/suite/b").unwrap().unwrap(), "2");
-        assert!(remote.transact(&[("/suite/b", Some("2"))], &[("/suite/b", None)]).unwrap());
+        let removed = remote.transact(&[("/suite/b", Some("2"))], &[("/suite/b", None)]).unwrap();
+        assert_eq!(removed, Outcome::Written);
         server.stop();
     }
 

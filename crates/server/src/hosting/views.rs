@@ -29,8 +29,9 @@ const TURN: Duration = Duration::from_secs(1);
 const START_GRACE: Duration = Duration::from_secs(5);
 
 /// What this server has seen of the partitions that it holds.
-#[derive(Default)]
 pub struct Views {
+    /// Random number of this process: the key of its lease has it.
+    process: u64,
     lease: Lease,
     /// Until this moment, in ns of CLOCK_BOOTTIME, the thread looks every 50 ms.
     busy_until: AtomicU64,
@@ -64,6 +65,20 @@ impl Default for State {
 }
 
 impl Views {
+    /// # Errors
+    ///
+    /// `Io` if the machine gives no random bytes.
+    pub fn new() -> Result<Self> {
+        let process = hekate_threads::random().map_err(|e| Error::io("random bytes", e))?;
+        let (lease, busy_until, state, alive, ready) = Default::default();
+        Ok(Self { process, lease, busy_until, state, alive, ready })
+    }
+
+    /// True if the server has left.
+    pub fn have_ended(&self) -> bool {
+        self.state.lock().ended
+    }
+
     /// Until when the leaders here may answer.
     pub fn lease(&self) -> &Lease {
         &self.lease
@@ -102,7 +117,7 @@ impl Node {
             return Ok(());
         }
         let from = boot_clock();
-        self.cluster.registry().keep_alive(&self.bricks.out_of_service())?;
+        self.cluster.registry().keep_alive(self.views.process, &self.bricks.out_of_service())?;
         let mut rings = self.cluster.registry().rings()?;
         self.take_views(&rings);
         self.views.lease.renew(from);
@@ -124,9 +139,10 @@ impl Node {
         self.views.lease.give_up();
         drop(state);
         // If the coordinator does not answer, the others wait until the lease expires.
-        if let Err(error) = self.cluster.registry().leave() {
+        if let Err(error) = self.cluster.registry().leave(self.views.process) {
             log::warn!("cannot give up the lease, so other servers wait until it expires: {error}");
         }
+        self.cluster.registry().coordinator().end_watches();
         // A server whose link to this one ends looks at its views at once.
         self.links.started().into_iter().for_each(PeerLinks::stop);
     }

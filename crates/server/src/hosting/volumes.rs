@@ -240,9 +240,8 @@ impl Node {
                 what: format!("volume {name} is in use by {users} session(s); unmount it first (`hekate umount DIR`)"),
             });
         }
-        let volume = VolumeInfo { deleting: true, ..volume };
-        self.cluster.registry().put_volume(&volume)?;
-        self.volumes.put(volume);
+        let deleting = self.cluster.registry().begin_deletion(&volume)?.ok_or_else(|| self.no_volume(name))?;
+        self.volumes.put(deleting);
         Ok(())
     }
 
@@ -290,7 +289,7 @@ pub fn go_on_deleting(node: &Node) -> Result<()> {
         // Other servers delete what they lead; the record stays until nothing is left anywhere.
         if ring.is_whole() {
             let _alone = node.volumes.change();
-            node.cluster.registry().forget_volume(&volume.name)?;
+            node.cluster.registry().forget_volume(&volume)?;
             node.volumes.forget(volume.volume);
         }
     }

@@ -3,6 +3,7 @@
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::hosting::start;
+use crate::hosting::watch::{self, Watch};
 use crate::maintenance::scrub;
 use crate::request::orphans::Orphan;
 use crate::request::turn::Turn;
@@ -18,8 +19,10 @@ const CHECKPOINT_PAUSE: Duration = Duration::from_millis(25);
 /// Time between two writes of a checkpoint that is ahead of the journal; a checkpoint pauses at most a second in all.
 const WRITE_PAUSE: Duration = Duration::from_millis(2);
 const WRITE_PAUSES_MAX: u32 = 500;
-/// Time until a volume that another server has made is known here.
-const RECORDS_PAUSE: Duration = Duration::from_secs(1);
+/// Time between two reads of the records, besides those after a change that `hosting/watch.rs` has seen.
+const RECORDS_PAUSE: Duration = Duration::from_secs(5);
+/// Time until the records are read again after that has failed.
+const RECORDS_RETRY_PAUSE: Duration = Duration::from_secs(1);
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
 /// Time until the space of deleted files is free again although no journal needs a checkpoint.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
@@ -63,12 +66,19 @@ impl Housekeeping {
         }
     }
 
-    /// Ends the threads, and returns when they have ended.
-    pub fn stop(&self) {
+    /// Wakes the thread that reads the records.
+    pub fn wake_records(&self) {
+        if let Some(threads) = &*self.0.lock() {
+            threads.records.ring();
+        }
+    }
+
+    /// Ends the threads, and returns when they have ended. `end_watches` ends waits for the coordinator.
+    pub fn stop(&self, end_watches: impl FnOnce()) {
         // The lock is released first: a thread may call `wake_checkpoints` before it ends.
         let threads = self.0.lock().take();
         if let Some(threads) = threads {
-            threads.stop();
+            threads.stop(end_watches);
         }
     }
 }
@@ -77,6 +87,7 @@ struct Threads {
     stopping: Arc<AtomicBool>,
     checkpoints: Arc<Alarm>,
     views: Arc<Alarm>,
+    records: Arc<Alarm>,
     all: Vec<Keeper>,
 }
 
@@ -109,15 +120,21 @@ impl Threads {
             node.log_comparison();
             Ok(())
         })?;
-        let records = spawn(node, &stopping, RECORDS_PAUSE, Node::read_records)?;
-        let views = spawn_paced(node, &stopping, Node::views_pause, Node::keep_views)?;
-        let (checkpoints_alarm, views_alarm) = (checkpoints.alarm.clone(), views.alarm.clone());
-        let all = vec![checkpoints, chores, space, stalled, ticks, scrub, comparison, records, views];
-        Ok(Self { stopping, checkpoints: checkpoints_alarm, views: views_alarm, all })
+        let records_pause = |_: &Node, failed| if failed { RECORDS_RETRY_PAUSE } else { RECORDS_PAUSE };
+        let records = spawn_paced(node, &stopping, records_pause, Node::read_records)?;
+        let views = spawn_paced(node, &stopping, |node, _| node.views_pause(), Node::keep_views)?;
+        let mut watch = Watch::default();
+        let watch_pause = |_: &Node, failed| if failed { watch::RETRY_PAUSE } else { watch::PAUSE };
+        let watch = spawn_paced(node, &stopping, watch_pause, move |node| watch.wait(node))?;
+        let [checkpoints_alarm, views_alarm, records_alarm] =
+            [&checkpoints, &views, &records].map(|keeper| keeper.alarm.clone());
+        let all = vec![checkpoints, chores, space, stalled, ticks, scrub, comparison, records, views, watch];
+        Ok(Self { stopping, checkpoints: checkpoints_alarm, views: views_alarm, records: records_alarm, all })
     }
 
-    fn stop(self) {
+    fn stop(self, end_watches: impl FnOnce()) {
         self.stopping.store(true, Ordering::Relaxed);
+        end_watches();
         for keeper in self.all {
             keeper.alarm.ring();
             keeper.thread.join();
@@ -137,15 +154,15 @@ fn spawn(
     pause: Duration,
     act: fn(&Node) -> Result<()>,
 ) -> Result<Keeper> {
-    spawn_paced(node, stopping, move |_| pause, act)
+    spawn_paced(node, stopping, move |_, _| pause, act)
 }
 
-/// Like `spawn`, with a pause that is asked for before each round.
+/// Like `spawn`, with a pause that is asked for before each round; the argument is true after a round that failed.
 fn spawn_paced(
     node: &Arc<Node>,
     stopping: &Arc<AtomicBool>,
-    pause: impl Fn(&Node) -> Duration + Send + 'static,
-    act: fn(&Node) -> Result<()>,
+    pause: impl Fn(&Node, bool) -> Duration + Send + 'static,
+    mut act: impl FnMut(&Node) -> Result<()> + Send + 'static,
 ) -> Result<Keeper> {
     let alarm = Arc::new(Alarm::default());
     let rung = alarm.clone();
@@ -153,11 +170,12 @@ fn spawn_paced(
     let run = move || {
         let mut last_error = None;
         while !stopping.load(Ordering::Relaxed) {
-            let Some(wait) = node.upgrade().map(|node| pause(&node)) else { return };
+            let Some(wait) = node.upgrade().map(|node| pause(&node, last_error.is_some())) else { return };
             rung.sleep(wait);
             let Some(node) = node.upgrade() else { return };
             let error = act(&node).err();
-            if let Some(error) = error.as_ref().filter(|_| error != last_error) {
+            let is_new = error != last_error && !stopping.load(Ordering::Relaxed);
+            if let Some(error) = error.as_ref().filter(|_| is_new) {
                 log::error!("housekeeping: {error}");
             }
             last_error = error;

@@ -275,7 +275,7 @@ impl Session {
 mod tests {
     use super::*;
     use hekate_cluster::coordinator::{Expect, Write};
-    use hekate_cluster::{Coordinator, EmbeddedCoordinator};
+    use hekate_cluster::{Coordinator, EmbeddedCoordinator, Listing, Outcome, Revision, Watched};
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// A coordinator that stops after it has read a session, until the test lets it return.
@@ -295,16 +295,28 @@ mod tests {
             found
         }
 
-        fn list(&self, prefix: &str) -> Result<Vec<(String, String)>> {
+        fn list(&self, prefix: &str) -> Result<Listing> {
             self.inner.list(prefix)
         }
 
-        fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool> {
+        fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<Outcome> {
             self.inner.transact(expect, writes)
         }
 
-        fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<()> {
+        fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<Outcome> {
             self.inner.keep(key, value, lifetime)
+        }
+
+        fn release(&self, key: &str) -> Result<Outcome> {
+            self.inner.release(key)
+        }
+
+        fn watch(&self, prefixes: &[&str], after: Revision, limit: Duration) -> Result<Watched> {
+            self.inner.watch(prefixes, after, limit)
+        }
+
+        fn end_watches(&self) {
+            self.inner.end_watches();
         }
     }
 
@@ -323,7 +335,8 @@ mod tests {
             let ended = scope.spawn(|| sessions.end(&registry, id));
             // Time for a thread that is not kept from ending the session.
             hekate_threads::sleep(Duration::from_millis(100));
-            returns.send(()).unwrap();
+            // One for the look-up, one for the end, which reads the record too.
+            (0..2).for_each(|_| returns.send(()).unwrap());
             found.join().unwrap().unwrap();
             ended.join().unwrap().unwrap();
         });
