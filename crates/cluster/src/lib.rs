@@ -17,7 +17,7 @@ pub mod views;
 
 pub use coordinator::{Coordinator, EmbeddedCoordinator, LEASE, Listing, Outcome, Revision, Watched};
 pub use records::{
-    AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, RingWish, ServerInfo, SessionInfo, VolumeInfo,
-    check_openings,
+    AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, RingRecord, RingWish, ServerInfo, SessionInfo,
+    ViewRecord, VolumeInfo, check_openings,
 };
 pub use registry::Registry;

@@ -96,8 +96,33 @@ pub struct PoolInfo {
     pub name: String,
 }
 
-/// Record `/rings/NUMBER`.
+/// Record `/rings/NUMBER`: what does not change with the views.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct RingRecord {
+    pub ring: RingId,
+    pub pool: String,
+    pub copies: u32,
+    #[serde(default)]
+    pub domain: Domain,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_replicas: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub led_by: Option<ServerId>,
+    pub placed: Vec<Vec<BrickId>>,
+}
+
+/// Record `/rings/NUMBER/views/PARTITION`: the views of one partition.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct ViewRecord {
+    /// The last view that was formed.
+    pub view: View,
+    /// The last view that has begun, if `view` has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened: Option<View>,
+}
+
+/// A ring with its views: its record and those of its partitions.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingInfo {
     pub ring: RingId,
     /// The pool that it is on.
@@ -105,22 +130,16 @@ pub struct RingInfo {
     /// Number of copies of everything.
     pub copies: u32,
     /// Failure domain of the copies.
-    #[serde(default)]
     pub domain: Domain,
     /// Members that a view needs to serve. `None`: all but one of the copies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_replicas: Option<u32>,
     /// The server that leads every partition while it is available.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub led_by: Option<ServerId>,
     /// For each partition the last view that was formed, whether or not it has begun.
     pub views: Vec<View>,
     /// The last view that has begun, for each partition whose last formed view has not.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub opened: BTreeMap<u32, View>,
-    /// The bricks that should hold each partition, the preferred leader first. Records without this field mean the
-    /// members of the views.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// The bricks that should hold each partition, the preferred leader first.
     pub placed: Vec<Vec<BrickId>>,
 }
 
@@ -143,10 +162,35 @@ impl RingInfo {
         Self { ring, pool: pool.into(), copies, domain, min_replicas, led_by, views, opened, placed }
     }
 
+    /// A ring of these records; `views` are those of all of its partitions, in order.
+    ///
+    /// # Errors
+    /// `Damaged` if they contradict each other.
+    pub fn assemble(record: RingRecord, views: Vec<ViewRecord>) -> Result<Self> {
+        let RingRecord { ring, pool, copies, domain, min_replicas, led_by, placed } = record;
+        let opened = (0..).zip(&views).filter_map(|(number, record)| Some((number, record.opened.clone()?))).collect();
+        let views = views.into_iter().map(|record| record.view).collect();
+        Self { ring, pool, copies, domain, min_replicas, led_by, views, opened, placed }.checked()
+    }
+
+    /// Its record without the views.
+    pub fn record(&self) -> RingRecord {
+        let Self { ring, copies, domain, min_replicas, led_by, .. } = *self;
+        RingRecord { ring, pool: self.pool.clone(), copies, domain, min_replicas, led_by, placed: self.placed.clone() }
+    }
+
+    /// The records of the views of all partitions.
+    pub fn view_records(&self) -> impl Iterator<Item = ViewRecord> {
+        let record = |(number, view): (u32, &View)| {
+            let opened = self.opened.get(&number).cloned();
+            ViewRecord { view: view.clone(), opened }
+        };
+        (0..).zip(&self.views).map(record)
+    }
+
     /// The bricks that should hold a partition.
     pub fn placed(&self, partition: PartitionNumber) -> Vec<BrickId> {
-        let members = || self.view(partition).map(|view| view.all().map(|member| member.brick).collect());
-        self.placed.get(partition.0 as usize).cloned().or_else(members).unwrap_or_default()
+        self.placed.get(partition.0 as usize).cloned().unwrap_or_default()
     }
 
     /// The bricks that have data of a partition: those that should hold it, and those of its views.
@@ -163,7 +207,6 @@ impl RingInfo {
 
     /// Replaces a brick by another one wherever it should hold a partition. Returns the number of partitions.
     pub fn replace(&mut self, old: BrickId, new: BrickId) -> usize {
-        self.placed = (0..self.views.len() as u32).map(|number| self.placed(PartitionNumber(number))).collect();
         let places: Vec<&mut BrickId> = self.placed.iter_mut().flatten().filter(|brick| **brick == old).collect();
         let count = places.len();
         places.into_iter().for_each(|place| *place = new);
@@ -205,7 +248,7 @@ impl RingInfo {
         self.replicas_on(brick) > 0
     }
 
-    /// Checks a record that was read: every position must lead to a partition.
+    /// Checks records that were read: every position must lead to a partition.
     pub(crate) fn checked(self) -> Result<Self> {
         let damaged = |what| Error::Damaged { what: format!("the coordinator's record of ring {}: {what}", self.ring) };
         check_views(&self.views).map_err(|malformed| damaged(malformed.0))?;
@@ -214,9 +257,7 @@ impl RingInfo {
                 && view.has_member(view.leader)
                 && self.views.get(*number as usize).is_some_and(|now| !now.opened)
         };
-        if !self.opened.iter().all(is_beside)
-            || !matches!(self.placed.len(), 0) && self.placed.len() != self.views.len()
-        {
+        if !self.opened.iter().all(is_beside) || self.placed.len() != self.views.len() {
             return Err(damaged("its views, its last begun views and its placement contradict each other"));
         }
         Ok(self)

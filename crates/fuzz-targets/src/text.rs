@@ -7,8 +7,8 @@ use crate::allocation::bounded;
 use hekate_brick::{BrickSettings, Identity};
 use hekate_cluster::coordinator::{Expect, Write};
 use hekate_cluster::{
-    BrickInfo, Coordinator, Domain, Listing, Outcome, PoolInfo, Registry, Revision, RingInfo, ServerInfo, SessionInfo,
-    VolumeInfo, Watched,
+    BrickInfo, Coordinator, Domain, Listing, Outcome, PoolInfo, Registry, Revision, RingInfo, RingRecord, ServerInfo,
+    SessionInfo, ViewRecord, VolumeInfo, Watched,
 };
 use hekate_control::peer::{CoordinatorRequest, PeerRequest};
 use hekate_control::{
@@ -69,7 +69,7 @@ fn views(count: u64) -> Vec<View> {
     (0..count).map(|n| View::new(Epoch(n), BrickId(1), vec![member(1), member(2)])).collect()
 }
 
-/// A coordinator that returns the same value for every key.
+/// A coordinator that returns the same value for every key. Its rings have two partitions.
 struct Constant(String);
 
 impl Coordinator for Constant {
@@ -77,7 +77,12 @@ impl Coordinator for Constant {
         Ok(Some(self.0.clone()))
     }
     fn list(&self, prefix: &str) -> Result<Listing> {
-        Ok(Listing { pairs: vec![(prefix.into(), self.0.clone())], revision: Revision(1) })
+        let keys: &[&str] = match prefix {
+            "/rings/" => &["/rings/00001", "/rings/00001/views/00000", "/rings/00001/views/00001"],
+            _ => &[prefix],
+        };
+        let pairs = keys.iter().map(|key| (key.to_string(), self.0.clone())).collect();
+        Ok(Listing { pairs, revision: Revision(1) })
     }
     fn transact(&self, _: &[Expect<'_>], _: &[Write<'_>]) -> Result<Outcome> {
         Ok(Outcome::Written)
@@ -94,11 +99,21 @@ impl Coordinator for Constant {
     fn end_watches(&self) {}
 }
 
+/// A text that can be read as a ring and as the views of its partitions.
+#[derive(Serialize)]
+struct Both {
+    #[serde(flatten)]
+    ring: RingRecord,
+    #[serde(flatten)]
+    views: ViewRecord,
+}
+
 pub fn coordinator_record(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     json::<BrickInfo>(text);
     json::<PoolInfo>(text);
-    json::<RingInfo>(text);
+    json::<RingRecord>(text);
+    json::<ViewRecord>(text);
     json::<VolumeInfo>(text);
     json::<SessionInfo>(text);
     json::<ServerInfo>(text);
@@ -148,7 +163,9 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
     let mut all = seeds([brick]);
     all.extend(seeds([server]));
     all.extend(seeds([PoolInfo { name: "p".into() }]));
-    all.extend(seeds([ring]));
+    all.extend(seeds([ring.record()]));
+    all.extend(seeds(ring.view_records()));
+    all.extend(seeds([Both { ring: ring.record(), views: ring.view_records().next().unwrap() }]));
     all.extend(seeds([volume]));
     all.extend(seeds([session]));
     all.extend(seeds([41]));

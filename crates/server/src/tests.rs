@@ -132,7 +132,7 @@ fn a_replica_that_is_busy_when_views_change_handles_them_afterwards() {
     hosted.work(to, Time(0), |_| {
         // Another thread does this while the first event is being handled.
         if std::mem::take(&mut is_busy) {
-            assert!(hosted.take_views(&after, |_| ()));
+            assert!(hosted.take_views(&after, |_, _| ()));
             hosted.deliver(to, Event::View);
         }
     });

@@ -1,5 +1,5 @@
-//! Rings: a ring is made with the first volume that needs it, and changes one view at a time. Also the maps of
-//! volumes.
+//! Rings: a ring is made with the first volume that needs it. The views of each partition are a record of their own, so
+//! that servers which form views of different partitions do not wait for each other. Also the maps of volumes.
 
 use super::{Attempts, Registry, brick_key, parse, text};
 use crate::placement::{Candidate, place};
@@ -12,24 +12,82 @@ use std::collections::BTreeSet;
 pub const PARTITIONS_NEW: u32 = 16;
 
 pub(super) const COUNTER: &str = "/counters/rings";
+/// Prefix of the keys of all rings.
+pub(super) const RINGS: &str = "/rings/";
 
 impl Registry {
-    /// All rings.
+    /// All rings with their views, at one moment.
     pub fn rings(&self) -> Result<Vec<RingInfo>> {
-        let rings: Vec<RingInfo> = self.list("/rings/")?;
-        rings.into_iter().map(RingInfo::checked).collect()
+        Ok(self.stored_rings(RINGS)?.into_iter().map(|stored| stored.info).collect())
     }
 
-    /// One ring.
+    /// One ring with its views, at one moment.
     pub fn ring(&self, ring: RingId) -> Result<Option<RingInfo>> {
-        self.get::<RingInfo>(&ring_key(ring))?.map(RingInfo::checked).transpose()
+        Ok(self.stored_ring(ring)?.map(|stored| stored.info))
     }
 
-    /// Changes a ring, repeatedly if other servers change it meanwhile. `change` returns true if there is anything to
-    /// write. Returns the resulting ring.
-    pub fn update_ring(&self, ring: RingId, change: impl FnMut(&mut RingInfo) -> bool) -> Result<RingInfo> {
-        let now = self.update(&ring_key(ring), change)?;
-        now.ok_or_else(|| Error::bug(format!("ring {ring} is not recorded")))?.checked()
+    fn stored_ring(&self, ring: RingId) -> Result<Option<StoredRing>> {
+        // All numbers have five digits, so no other ring's key has this prefix.
+        Ok(self.stored_rings(&ring_key(ring))?.pop())
+    }
+
+    /// The rings whose keys have a prefix.
+    pub(super) fn stored_rings(&self, prefix: &str) -> Result<Vec<StoredRing>> {
+        let mut rest = self.coordinator.list(prefix)?.pairs.into_iter().peekable();
+        let mut rings = Vec::new();
+        while let Some((key, text)) = rest.next() {
+            let record: RingRecord = parse(&key, &text)?;
+            let own = format!("{key}/");
+            let (mut views, mut view_texts) = (Vec::new(), Vec::new());
+            while let Some((found, view_text)) = rest.next_if(|(next, _)| next.starts_with(&own)) {
+                let expected = view_key(&key, views.len());
+                if found != expected {
+                    return Err(Error::Damaged { what: format!("the coordinator has {found} and no {expected}") });
+                }
+                views.push(parse(&found, &view_text)?);
+                view_texts.push(view_text);
+            }
+            rings.push(StoredRing { key, text, view_texts, info: RingInfo::assemble(record, views)? });
+        }
+        Ok(rings)
+    }
+
+    /// Changes views of a ring in one transaction, repeatedly if other servers change the same views or the ring's
+    /// record meanwhile. `change` returns true if there is anything to write. It decides on the views of a partition by
+    /// the views of that partition and by the ring's record: views of other partitions may have changed meanwhile.
+    /// Returns the resulting ring.
+    pub fn update_views(&self, ring: RingId, mut change: impl FnMut(&mut RingInfo) -> bool) -> Result<RingInfo> {
+        let (mut attempts, mut written) = (Attempts::default(), None::<Vec<(usize, String)>>);
+        loop {
+            let unknown = || Error::bug(format!("ring {ring} is not recorded"));
+            let StoredRing { key, text: record, view_texts, info: before } =
+                self.stored_ring(ring)?.ok_or_else(unknown)?;
+            let is_there = |(number, text): &(usize, String)| view_texts.get(*number) == Some(text);
+            if attempts.are_unsure() && written.as_ref().is_some_and(|written| written.iter().all(is_there)) {
+                return Ok(before);
+            }
+            let mut after = before.clone();
+            if !change(&mut after) {
+                return Ok(after);
+            }
+            let after = RingInfo::assemble(after.record(), after.view_records().collect())?;
+            if after.record() != before.record() || after.views.len() != view_texts.len() {
+                return Err(Error::bug(format!("a change of views of ring {ring} changes its record")));
+            }
+            let texts: Result<Vec<String>> = after.view_records().map(|views| text(&views)).collect();
+            let changed: Vec<_> =
+                texts?.into_iter().enumerate().filter(|(number, text)| view_texts[*number] != *text).collect();
+            let keys: Vec<String> = changed.iter().map(|(number, _)| view_key(&key, *number)).collect();
+            let expect = keys.iter().zip(&changed).map(|(key, (at, _))| (&key[..], Some(&view_texts[*at][..])));
+            // A view depends on where the partition is placed.
+            let expect: Vec<_> = expect.chain([(&key[..], Some(&record[..]))]).collect();
+            let writes: Vec<_> =
+                keys.iter().zip(&changed).map(|(key, (_, text))| (&key[..], Some(&text[..]))).collect();
+            if attempts.is_written(self.coordinator.transact(&expect, &writes))? {
+                return Ok(after);
+            }
+            written = Some(changed);
+        }
     }
 
     /// The ring of a pool for this number of copies and these requirements. It is made and placed if it does not
@@ -75,8 +133,12 @@ impl Registry {
                 expect.push((key, Some(record.unwrap_or_default())));
             }
             let expect: Vec<_> = expect.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
-            let writes = [(COUNTER, text(&number)?), (&ring_key(ring.ring), text(&ring)?)];
-            let writes = writes.each_ref().map(|(key, value)| (*key, Some(&value[..])));
+            let key = ring_key(ring.ring);
+            let mut writes = vec![(COUNTER.to_string(), text(&number)?), (key.clone(), text(&ring.record())?)];
+            for (number, views) in ring.view_records().enumerate() {
+                writes.push((view_key(&key, number), text(&views)?));
+            }
+            let writes: Vec<_> = writes.iter().map(|(key, value)| (&key[..], Some(&value[..]))).collect();
             // If the outcome is unknown the ring is found in the next round, or made then.
             if attempts.is_written(self.coordinator.transact(&expect, &writes))? {
                 return Ok(ring);
@@ -114,8 +176,23 @@ impl Registry {
     }
 }
 
+/// A ring as it is stored.
+pub(super) struct StoredRing {
+    pub key: String,
+    /// The value of its record.
+    pub text: String,
+    /// The values of the records of its views.
+    view_texts: Vec<String>,
+    pub info: RingInfo,
+}
+
 fn ring_key(ring: RingId) -> String {
-    format!("/rings/{:05}", ring.0)
+    format!("{RINGS}{:05}", ring.0)
+}
+
+/// The key of a partition's views. `ring`: the key of the ring.
+fn view_key(ring: &str, partition: usize) -> String {
+    format!("{ring}/views/{partition:05}")
 }
 
 /// The failure domain of a ring. For one copy it is always the disk, so that a pool has only one such ring.

@@ -1,5 +1,6 @@
 //! Servers and their bricks.
 
+use super::rings::{RINGS, StoredRing};
 use super::{Attempts, Registry, brick_key, text};
 use crate::coordinator::{LEASE, Outcome};
 use crate::records::*;
@@ -140,8 +141,7 @@ impl Registry {
             let mut expect = vec![(pool.clone(), self.coordinator.get(&pool)?), (key.clone(), None)];
             let mut writes = vec![(key, text(new)?)];
             let (mut count, bricks) = (0, self.bricks()?);
-            for (key, record) in self.coordinator.list("/rings/")?.pairs {
-                let mut ring: RingInfo = super::parse(&key, &record)?;
+            for StoredRing { key, text: record, info: mut ring, .. } in self.stored_rings(RINGS)? {
                 let places = (0..ring.views.len() as u32).map(|number| ring.placed(PartitionNumber(number)));
                 let mut beside = places.filter(|all| all.contains(&old.brick)).flatten();
                 let is_there =
@@ -153,7 +153,7 @@ impl Registry {
                 let moved = ring.replace(old.brick, new.brick);
                 if moved > 0 {
                     count += moved;
-                    writes.push((key.clone(), text(&ring)?));
+                    writes.push((key.clone(), text(&ring.record())?));
                     expect.push((key, Some(record)));
                 }
             }

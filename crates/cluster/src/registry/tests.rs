@@ -180,7 +180,7 @@ fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
         }
         true
     };
-    registry.update_ring(on_servers.ring, without).unwrap();
+    registry.update_views(on_servers.ring, without).unwrap();
     let map = registry.map(&volume).unwrap();
     map.check().unwrap();
     assert_eq!(map.holders(), [FIRST_SERVER, server]);
@@ -238,22 +238,45 @@ fn volumes_that_want_other_numbers_of_replicas_have_other_rings() {
 }
 
 #[test]
-fn a_change_of_a_ring_is_repeated_until_no_other_change_interferes() {
+fn a_change_of_views_is_repeated_only_if_the_same_views_or_the_ring_change() {
     let registry = registry();
     let ring = registry.ring_for("p", 2, RingWish::default()).unwrap();
-    let mut tries = 0;
-    let now = registry.update_ring(ring.ring, |ring| {
-        tries += 1;
-        if tries == 1 {
-            registry
-                .update_ring(ring.ring, |other| std::mem::replace(&mut other.views[1].epoch, Epoch(7)) != Epoch(7))
-                .unwrap();
-        }
-        ring.views[0].epoch = Epoch(5);
-        true
-    });
-    let epochs: Vec<u64> = now.unwrap().views.iter().take(2).map(|view| view.epoch.0).collect();
-    assert_eq!((tries, epochs), (2, vec![5, 7]));
+    let with_epoch = |number: usize, epoch: u64| {
+        move |ring: &mut RingInfo| std::mem::replace(&mut ring.views[number].epoch, Epoch(epoch)) != Epoch(epoch)
+    };
+    let interfered = |epoch: u64, interfere: &dyn Fn()| {
+        let mut tries = 0;
+        let now = registry.update_views(ring.ring, |ring| {
+            tries += 1;
+            if tries == 1 {
+                interfere();
+            }
+            with_epoch(0, epoch)(ring)
+        });
+        assert_eq!(now.unwrap().views[0].epoch, Epoch(epoch));
+        tries
+    };
+    assert_eq!(interfered(5, &|| drop(registry.update_views(ring.ring, with_epoch(1, 7)).unwrap())), 1);
+    assert_eq!(interfered(9, &|| drop(registry.update_views(ring.ring, with_epoch(0, 8)).unwrap())), 2);
+    assert_eq!(interfered(10, &|| assert!(registry.replace_brick(&brick(1, 1), &brick(3, 1)).unwrap() > 0)), 2);
+    let now = registry.ring(ring.ring).unwrap().unwrap();
+    assert_eq!((now.views[0].epoch, now.views[1].epoch, now.places(BrickId(1))), (Epoch(10), Epoch(7), 0));
+    let changed = registry.update_views(ring.ring, |ring| ring.replace(BrickId(2), BrickId(4)) > 0);
+    assert!(changed.is_err(), "a change of views places nothing");
+}
+
+#[test]
+fn a_ring_of_which_a_record_is_missing_is_damaged() {
+    let registry = registry();
+    let ring = registry.ring_for("p", 2, RingWish::default()).unwrap();
+    assert_eq!(registry.rings().unwrap(), std::slice::from_ref(&ring));
+    let key = "/rings/00001/views/00003";
+    let record = registry.coordinator.get(key).unwrap();
+    registry.coordinator.transact(&[], &[(key, None)]).unwrap();
+    let missing = registry.rings().unwrap_err();
+    assert!(matches!(&missing, Error::Damaged { what } if what.contains(key)), "{missing}");
+    registry.coordinator.transact(&[], &[(key, record.as_deref()), ("/rings/00001/views/00015", None)]).unwrap();
+    assert!(matches!(registry.ring(ring.ring), Err(Error::Damaged { .. })));
 }
 
 #[test]
@@ -263,7 +286,7 @@ fn records_without_a_server_are_of_the_first_server() {
     )
     .unwrap();
     assert_eq!((brick.server, brick.incarnation), (FIRST_SERVER, Incarnation(0)));
-    let ring: RingInfo = serde_json::from_str(r#"{"ring":1,"pool":"default","copies":2,"views":[]}"#).unwrap();
+    let ring: RingRecord = serde_json::from_str(r#"{"ring":1,"pool":"default","copies":2,"placed":[]}"#).unwrap();
     assert_eq!(ring.domain, Domain::Disk);
     let session: SessionInfo = serde_json::from_str(r#"{"session":9,"volume":1,"uid":1000}"#).unwrap();
     assert_eq!(session.server, FIRST_SERVER);

@@ -82,17 +82,26 @@ impl HostedRing {
             .ok_or_else(|| Error::Protocol { what: format!("partition {number} of ring {} does not exist", self.ring) })
     }
 
-    /// Takes over the views and the placement of a ring's record, unless the record is older than what is known here or
-    /// has the same views. True if it did. `note` gets the views before, while no other thread can take over views.
-    pub fn take_views(&self, info: &RingInfo, note: impl FnOnce(&[View])) -> bool {
-        // Two threads that read the record at different times may arrive in either order.
+    /// Takes over the views, and the placement, of the partitions whose views are newer than what is known here. True
+    /// if there are any. `note` gets the views before and after, while no other thread can take over views.
+    pub fn take_views(&self, info: &RingInfo, note: impl FnOnce(&[View], &[View])) -> bool {
+        // Two threads that read the records at different times may arrive in either order, and views of different
+        // partitions may have been read at different times.
         let mut known = self.views.write();
-        if **known == info.views || known.iter().zip(&info.views).any(|(known, view)| is_before(view, known)) {
+        let later = |(known, read): (&View, &View)| if is_before(read, known) { known.clone() } else { read.clone() };
+        let views: Vec<View> = known.iter().zip(&info.views).map(later).collect();
+        if **known == views {
             return false;
         }
-        note(&known);
-        *self.holders.write() = holders(info);
-        *known = Arc::new(info.views.clone());
+        note(&known, &views);
+        let mut holders = self.holders.write();
+        for (number, (view, read)) in views.iter().zip(&info.views).enumerate() {
+            if view == read {
+                holders[number] = info.holders(PartitionNumber(number as u32));
+            }
+        }
+        drop(holders);
+        *known = Arc::new(views);
         true
     }
 
@@ -269,6 +278,11 @@ fn holders(info: &RingInfo) -> Vec<Vec<BrickId>> {
 mod tests {
     use super::*;
     use hekate_cluster::Domain;
+    use hekate_proto::map::Member;
+
+    fn member(brick: u64) -> Member {
+        Member { brick: BrickId(brick.into()), incarnation: Incarnation(1) }
+    }
 
     fn ring(epoch: u64, opened: bool) -> RingInfo {
         let view = View { opened, ..View::new(Epoch(epoch), BrickId(1), Vec::new()) };
@@ -289,7 +303,7 @@ mod tests {
                 let hosted = &hosted;
                 scope.spawn(move || {
                     for epoch in (thread..EPOCHS).step_by(THREADS as usize) {
-                        hosted.take_views(&ring(epoch, true), |before| assert!(before[0].epoch < Epoch(epoch)));
+                        hosted.take_views(&ring(epoch, true), |before, _| assert!(before[0].epoch < Epoch(epoch)));
                         let known = hosted.view(PartitionNumber(0)).unwrap().epoch;
                         assert!(known >= Epoch(epoch), "view {known} replaced view {epoch}");
                     }
@@ -301,9 +315,25 @@ mod tests {
     #[test]
     fn a_record_from_before_a_view_began_is_ignored() {
         let hosted = hosted(&ring(1, false));
-        assert!(hosted.take_views(&ring(1, true), |_| ()));
-        assert!(!hosted.take_views(&ring(1, false), |_| ()));
+        assert!(hosted.take_views(&ring(1, true), |_, _| ()));
+        assert!(!hosted.take_views(&ring(1, false), |_, _| ()));
         assert!(hosted.view(PartitionNumber(0)).unwrap().opened);
-        assert!(hosted.take_views(&ring(2, false), |_| ()), "the next view");
+        assert!(hosted.take_views(&ring(2, false), |_, _| ()), "the next view");
+    }
+
+    #[test]
+    fn the_newer_view_of_each_partition_counts() {
+        let ring = |epochs: [u64; 2]| {
+            let view = |epoch: u64| View::new(Epoch(epoch), BrickId(epoch.into()), vec![member(epoch)]);
+            RingInfo::new(RingId(1), "p", 1, Domain::Disk, epochs.map(view).into())
+        };
+        let hosted = hosted(&ring([1, 1]));
+        // This thread has formed view 2 of partition 0 before it could read view 2 of partition 1.
+        assert!(hosted.take_views(&ring([2, 1]), |_, _| ()));
+        assert!(hosted.take_views(&ring([1, 2]), |before, after| {
+            assert_eq!((before[0].epoch, after[0].epoch, after[1].epoch), (Epoch(2), Epoch(2), Epoch(2)));
+        }));
+        assert_eq!(hosted.views().iter().map(|view| view.epoch.0).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!([0, 1].map(|number| hosted.holders(PartitionNumber(number))), [[BrickId(2)], [BrickId(2)]]);
     }
 }

@@ -152,13 +152,13 @@ impl Node {
         self.views.alive.lock().len() <= 1
     }
 
-    /// Takes over the coordinator's views, and delivers `View` to the replicas of each ring that has changed. Ignores a
-    /// record that is older than what is known here.
+    /// Takes over the coordinator's views, and delivers `View` to the replicas of each ring that has changed. Ignores
+    /// views that are older than what is known here.
     pub(crate) fn take_views(&self, rings: &[RingInfo]) {
         for info in rings {
             let Ok(ring) = self.ring(info.ring) else { continue };
-            let note = |known: &[View]| {
-                for (number, (before, view)) in (0..).map(PartitionNumber).zip(known.iter().zip(&info.views)) {
+            let note = |before: &[View], after: &[View]| {
+                for (number, (before, view)) in (0..).map(PartitionNumber).zip(before.iter().zip(after)) {
                     self.maintenance.heal_progress().note_view(info.ring, number, before, view);
                 }
             };
@@ -278,10 +278,11 @@ impl Node {
         !is_early && elapsed(since) >= TURN * turn as u32
     }
 
-    /// Forms all views of a ring that are due in one transaction: each is a write to the coordinator's disk.
+    /// Forms all views of a ring that are due in one transaction: each is a write to the coordinator's disk. Other
+    /// servers can form views of other partitions at the same time.
     fn form(&self, ring: &Arc<HostedRing>, due: Vec<(PartitionNumber, View)>, seen: &Seen) -> Result<RingInfo> {
         let mut formed = Vec::new();
-        let info = self.cluster.registry().update_ring(ring.ring, |info| {
+        let info = self.cluster.registry().update_views(ring.ring, |info| {
             formed.clone_from(&due);
             formed.retain(
                 |(number, view)| matches!(outlook(info, *number, seen), Outlook::Due(due) if due.view == *view),
@@ -312,7 +313,13 @@ impl Node {
     ) -> Result<View> {
         let seen = self.look_around()?;
         let mut decided = Err(Error::bug("nothing was decided"));
-        let info = self.cluster.registry().update_ring(ring.ring, |info| {
+        let info = self.cluster.registry().update_views(ring.ring, |info| {
+            let is_formed =
+                |view: &View| info.view(number).is_some_and(|now| (now.epoch, now.leader) == (view.epoch, view.leader));
+            if decided.as_ref().is_ok_and(is_formed) {
+                // An attempt whose outcome was unknown has formed the view, which may have begun since.
+                return false;
+            }
             decided = decide(info, &seen);
             decided.iter().for_each(|view| info.form(number, view.clone()));
             decided.is_ok()
@@ -372,7 +379,7 @@ impl Node {
         let open = |info: &mut RingInfo| {
             opened.iter().fold(false, |changed, (number, epoch)| info.open(*number, *epoch) || changed)
         };
-        *info = self.cluster.registry().update_ring(ring.ring, open)?;
+        *info = self.cluster.registry().update_views(ring.ring, open)?;
         self.take_views(std::slice::from_ref(info));
         for (number, epoch) in opened {
             self.views.ready.lock().remove(&((ring.ring, number), epoch));

@@ -248,6 +248,43 @@ fn a_brick_is_added_replaced_and_removed_once() {
 }
 
 #[test]
+fn a_view_is_formed_once_and_begins_once() {
+    under_every_script(|stage| {
+        let registry = &stage.registry;
+        let ring = registry.ring_for("p", 2, RingWish::default()).unwrap().ring;
+        let (at, other) = (PartitionNumber(3), PartitionNumber(4));
+        let form = |number: PartitionNumber| {
+            let mut formed = Vec::new();
+            let change = |info: &mut RingInfo| {
+                let now = info.view(number).unwrap().clone();
+                if !now.opened {
+                    return false;
+                }
+                formed.push(now.epoch.0 + 1);
+                info.form(number, hekate_proto::map::View { epoch: Epoch(now.epoch.0 + 1), opened: false, ..now });
+                true
+            };
+            let info = stage.under_faults(|registry| registry.update_views(ring, change)).unwrap();
+            assert_eq!(formed.last(), Some(&info.view(number).unwrap().epoch.0));
+            info.view(number).unwrap().epoch
+        };
+        let begin = |number: PartitionNumber, epoch: Epoch| {
+            let change = |info: &mut RingInfo| info.open(number, epoch);
+            let info = stage.under_faults(|registry| registry.update_views(ring, change)).unwrap();
+            assert!(info.view(number).unwrap().opened);
+        };
+        assert_eq!(form(at), Epoch(2));
+        begin(at, Epoch(2));
+        assert_eq!(form(other), Epoch(2));
+        assert_eq!(form(at), Epoch(3));
+        stage.faulty.settle();
+        let now = registry.ring(ring).unwrap().unwrap();
+        assert_eq!((now.view(at).unwrap().epoch, now.opened(at).unwrap().epoch), (Epoch(3), Epoch(2)));
+        assert_eq!((now.view(other).unwrap().epoch, now.opened(other).unwrap().epoch), (Epoch(2), Epoch(1)));
+    });
+}
+
+#[test]
 fn a_list_of_lost_blocks_is_not_replaced_by_an_older_one() {
     under_every_script(|stage| {
         let registry = &stage.registry;
