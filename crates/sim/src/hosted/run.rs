@@ -68,7 +68,12 @@ fn make_cluster(world: &mut World) -> Result<()> {
     registry.create_pool("p", &[brick(0)])?;
     for server in 1..servers {
         let number = ServerId(server + FIRST_SERVER.0);
-        let info = ServerInfo { server: number, name: ServerInfo::name_of(number), endpoints: Vec::new() };
+        let info = ServerInfo {
+            server: number,
+            name: ServerInfo::name_of(number),
+            endpoints: Vec::new(),
+            announced: Default::default(),
+        };
         registry.join(&info, &[brick(server)])?;
     }
     let (copies, spread) = (world.settings.copies, world.settings.workload.spread_max);
@@ -85,6 +90,7 @@ fn make_cluster(world: &mut World) -> Result<()> {
         deleting: false,
         spread,
         mode: Mode::Hsr,
+        creation: Default::default(),
     })?;
     for server in 0..servers {
         let brick = brick(server).brick;

@@ -1,6 +1,6 @@
 //! Server processes: they start, serve, talk to each other and die.
 
-use super::coordinator::Reached;
+use super::coordinator::{Fate, Reached};
 use super::surroundings::{Around, key_of_link};
 use super::world::{Event, LinkEnd, LinkEvent, Message, World, trace};
 use crate::cluster::threads::{self, Action, Answer, MessageNumber, Owner, Suspended, ThreadNumber};
@@ -13,6 +13,7 @@ use hekate_transport::link::{Boot, Link, LinkSettings, Output, Packet};
 use hekate_transport::{Peer, Service, Welcome};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// The name of the volume.
@@ -38,7 +39,7 @@ impl World {
         trace!(self, "server {server} starts");
         let store = self.store.clone();
         let body = move || {
-            let coordinator = Arc::new(Reached { server, store });
+            let coordinator = Arc::new(Reached { server, store, ended: AtomicBool::new(false) });
             let registry = Registry::of(coordinator, ServerId(server + 1));
             let started = ClusterAccess::of(registry)
                 .and_then(|access| Node::start_in(Arc::new(Around { server }), access, &[], &|_| ()));
@@ -212,16 +213,21 @@ impl World {
         }
     }
 
-    /// Whether a call of a server reaches the coordinator: `None`, or whether its answer arrives.
-    pub fn fate_at_coordinator(&mut self, server: u32) -> Option<bool> {
-        if self.apart.get(&server).is_some_and(|until| *until > self.now) {
-            return None;
+    /// What becomes of a server's call of the coordinator.
+    pub fn fate_at_coordinator(&mut self, server: u32) -> Fate {
+        let is_apart = self.apart.get(&server).is_some_and(|until| *until > self.now);
+        let is_spoilt = self.faults_on && self.per_mille(self.settings.lost_answers);
+        if !is_apart && !is_spoilt {
+            return Fate::Answered;
         }
-        let is_lost = self.faults_on && self.per_mille(self.settings.lost_answers);
-        if is_lost {
-            self.report.count("fault: an answer of the coordinator is lost");
-        }
-        Some(!is_lost)
+        let (fate, what) = match self.random.below(if is_apart { 2 } else { 4 }) {
+            0 => (Fate::Unreachable, "fault: the coordinator is not reached"),
+            1 => (Fate::Lost, "fault: a call of the coordinator is lost"),
+            2 => (Fate::AnswerLost, "fault: an answer of the coordinator is lost"),
+            _ => (Fate::Late, "fault: the coordinator executes a call late"),
+        };
+        self.report.count(what);
+        fate
     }
 
     /// Begins the links of a process. Returns the other servers.

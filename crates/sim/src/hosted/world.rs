@@ -33,8 +33,18 @@ pub enum Event {
     Open { server: u32, message: MessageNumber },
     Answer { message: MessageNumber, answer: Answer },
     Lost { message: MessageNumber },
+    Later(Later),
     Fault,
     NetworkHeals { pair: (u32, u32) },
+}
+
+/// Something that the world does later.
+pub struct Later(pub Box<dyn FnOnce(&mut World)>);
+
+impl std::fmt::Debug for Later {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("Later")
+    }
 }
 
 /// What a link brings to its server.
@@ -226,6 +236,7 @@ impl World {
             Event::Open { server, message } => self.open_session(server, message),
             Event::Answer { message, answer } => self.answer(message, answer),
             Event::Lost { message } => self.lost(message),
+            Event::Later(Later(act)) => act(self),
             Event::Fault => self.fault(),
             Event::NetworkHeals { pair } => _ = self.cut.remove(&pair),
         }

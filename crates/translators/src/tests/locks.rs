@@ -15,7 +15,7 @@ fn answer(request: &Request) -> Result<Reply> {
     match &request.op {
         Op::Lock { op: LockOp::Restore { .. } } => Ok(Reply::Restored { lost: Vec::new() }),
         Op::Lock { op: LockOp::Get { .. } } => Ok(Reply::Lock { conflict: None }),
-        Op::Volume { .. } => Ok(Reply::Orphans { inodes: Vec::new(), untold: Vec::new() }),
+        Op::Volume { .. } => Ok(Reply::Orphans { inodes: Vec::new(), unrestored: Vec::new() }),
         _ => Ok(Reply::Done),
     }
 }
@@ -39,7 +39,7 @@ fn ask_for_report(servers: &ScriptedServers) {
             servers.execute_with(|_, _, request| answer(request));
             answer(request)
         }
-        Op::Lock { .. } => Err(Error::LocksUntold),
+        Op::Lock { .. } => Err(Error::LocksNotRestored),
         _ => answer(request),
     });
 }
@@ -221,7 +221,7 @@ fn a_heartbeat_reports_to_the_leaders_that_ask() {
         client.servers.take_sent();
         client.servers.execute_with(|_, server, request| match (server, &request.op) {
             (ServerId(2), Op::Volume { .. }) => {
-                Ok(Reply::Orphans { inodes: Vec::new(), untold: vec![PartitionNumber(0), PartitionNumber(1)] })
+                Ok(Reply::Orphans { inodes: Vec::new(), unrestored: vec![PartitionNumber(0), PartitionNumber(1)] })
             }
             _ => answer(request),
         });
@@ -344,7 +344,7 @@ fn an_interrupt_ends_a_lock_that_has_no_reply() {
         let set = LockOp::Set { inode: FILE, lock: write_lock(), wait: false };
         assert!(is_unavailable(&client.top.handle(&context, Op::Lock { op: set })));
         client.servers.set_fate(ServerId(1), Fate::Answered);
-        client.servers.execute_with(|_, _, _| Err(Error::LocksUntold));
+        client.servers.execute_with(|_, _, _| Err(Error::LocksNotRestored));
         let set = LockOp::Set { inode: FILE, lock: write_lock(), wait: false };
         assert!(is_unavailable(&client.top.handle(&context, Op::Lock { op: set })));
     });

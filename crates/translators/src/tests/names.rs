@@ -204,7 +204,7 @@ fn shares() -> Client {
             Ok(Reply::Space { space })
         }
         Op::Volume { op: VolumeOp::Heartbeat { .. } } => {
-            Ok(Reply::Orphans { inodes: vec![inode(0, server.0.into())], untold: Vec::new() })
+            Ok(Reply::Orphans { inodes: vec![inode(0, server.0.into())], unrestored: Vec::new() })
         }
         _ => Ok(Reply::Done),
     })
@@ -249,7 +249,7 @@ fn a_heartbeat_gathers_the_orphans_of_all_servers() {
     let client = shares();
     let beat = VolumeOp::Heartbeat { unused: vec![inode(0, 4)], mapped: Vec::new() };
     let reply = client.call(Op::Volume { op: beat.clone() });
-    assert_eq!(reply, Ok(Reply::Orphans { inodes: [1, 2, 3].map(|at| inode(0, at)).into(), untold: Vec::new() }));
+    assert_eq!(reply, Ok(Reply::Orphans { inodes: [1, 2, 3].map(|at| inode(0, at)).into(), unrestored: Vec::new() }));
     assert!(client.servers.take_sent().iter().all(|sent| sent.request.op == Op::Volume { op: beat.clone() }));
 }
 

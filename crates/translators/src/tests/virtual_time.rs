@@ -28,6 +28,10 @@ impl Scheduler for VirtualTime {
         self.begun + Duration::from_nanos(self.passed.load(Ordering::Relaxed))
     }
 
+    fn boot_time(&self) -> Duration {
+        Duration::from_nanos(self.passed.load(Ordering::Relaxed))
+    }
+
     fn time_of_day(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH
     }
@@ -54,5 +58,9 @@ impl Scheduler for VirtualTime {
 
     fn random(&self) -> u64 {
         self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+
+    fn is_ending(&self) -> bool {
+        false
     }
 }

@@ -233,7 +233,7 @@ fn a_leader_without_a_report_gets_it_before_the_cancellation() {
             untold.store(false, Ordering::Relaxed);
             Ok(Reply::Restored { lost: Vec::new() })
         }
-        _ if untold.load(Ordering::Relaxed) => Err(Error::LocksUntold),
+        _ if untold.load(Ordering::Relaxed) => Err(Error::LocksNotRestored),
         _ => table.lock().execute(request),
     });
     assert!(client.cancel(op_id));
@@ -315,7 +315,7 @@ fn a_wait_whose_reply_needs_a_report_gets_it() {
     client.grant(op_id);
     let (table, untold) = (client.table.clone(), AtomicBool::new(true));
     client.servers.execute_with(move |_, _, request| match &request.op {
-        Op::Lock { op: LockOp::Set { .. } } if untold.swap(false, Ordering::Relaxed) => Err(Error::LocksUntold),
+        Op::Lock { op: LockOp::Set { .. } } if untold.swap(false, Ordering::Relaxed) => Err(Error::LocksNotRestored),
         _ => table.lock().execute(request),
     });
     client.servers.notify(SERVER, &[op_id]);
