@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use turns::Turns;
+use turns::{Turn, Turns};
 use waits::Wait;
 
 /// Pause before an op without a reply is sent again.
@@ -32,6 +32,8 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
 pub struct Locks {
     replicate: Arc<Replicate>,
     turns: Turns,
+    /// Threads that append: no lock keeps the threads of its own session out.
+    appends: Turns,
     state: Mutex<State>,
     /// Number of waits that leaders know.
     registered: Arc<AtomicUsize>,
@@ -63,6 +65,7 @@ impl Locks {
         Arc::new_cyclic(|own| Self {
             replicate,
             turns: Turns::default(),
+            appends: Turns::default(),
             state: Mutex::new(state),
             registered: Arc::default(),
             own: own.clone(),
@@ -105,6 +108,14 @@ impl Locks {
 
     fn gave_up(&self, context: &Context) -> bool {
         context.interrupted() || self.replicate.servers().is_closed()
+    }
+
+    /// Waits until no other thread of this session appends to the file.
+    ///
+    /// # Errors
+    /// `Unavailable` if the caller gave up.
+    pub(crate) fn begin_append(&self, context: &Context, inode: InodeId) -> Result<Turn<'_>> {
+        self.appends.begin(inode, self.partition(inode), || self.gave_up(context)).ok_or_else(gave_up)
     }
 
     /// Runs `act` in the inode's turn until it gets a reply. If the leader has no report of the session's locks, it

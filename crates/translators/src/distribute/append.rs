@@ -10,7 +10,8 @@ use bytes::Bytes;
 use hekate_graph::Context;
 use hekate_proto::*;
 
-/// The lock of an append. All appends of a mount have the same owner, so they are serialized too.
+/// The lock of an append. All appends of a mount have the same owner, so it does not keep them out of each other's way:
+/// they take turns ([`crate::Locks::begin_append`]).
 const LOCK: Lock =
     Lock { kind: LockKind::Write, style: LockStyle::Append, start: 0, end: LOCK_END, owner: LockOwner(0), pid: 0 };
 
@@ -26,6 +27,7 @@ impl Distribute {
                     done => return Ok(done),
                 }
             }
+            let _turn = self.locks.begin_append(context, inode)?;
             self.locks.acquire(context, inode, LOCK)?;
             let appended = self.append_shards(context, inode, &data, drop_set_id);
             self.locks.unlock(context, inode, LOCK);

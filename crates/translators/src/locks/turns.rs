@@ -23,7 +23,7 @@ struct State {
 }
 
 /// The right to run one op on an inode, until it is dropped.
-pub(super) struct Turn<'a>(&'a Turns, InodeId);
+pub(crate) struct Turn<'a>(&'a Turns, InodeId);
 
 /// The exclusive right to a partition, until it is dropped.
 pub(super) struct Exclusive<'a>(&'a Turns, PartitionNumber);

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use hekate_graph::{Context, Translator};
 use hekate_proto::*;
 use hekate_threads::now;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const FILE: InodeId = inode(3, 1);
 
@@ -81,6 +83,54 @@ fn an_append_that_met_a_truncate_is_repeated() {
         client.call(append(b"cd")).unwrap();
         assert_eq!(client.content(FILE), b"cd");
     });
+}
+
+/// The lock does not keep the session itself out.
+#[test]
+fn appends_of_one_mount_to_a_file_run_one_after_the_other() {
+    let client = Arc::new(FileClient::new());
+    client.file_in_shards(FILE, 3);
+    let gate = Arc::new(Gate::default());
+    let (files, closed, is_first) = (client.files.clone(), gate.clone(), AtomicBool::new(true));
+    client.servers.execute_with(move |_, _, request| {
+        if request.op.label() == "write-shard" && is_first.swap(false, Ordering::Relaxed) {
+            closed.pass();
+        }
+        files.lock().execute(request)
+    });
+    let run = |data| {
+        let client = client.clone();
+        start(move || client.call(append(data)))
+    };
+    let first = run(b"ab");
+    client.servers.wait_until(|sent| sent.iter().any(|sent| sent.label() == "write-shard"));
+    let second = run(b"cd");
+    assert!(second.is_waiting());
+    gate.open();
+    assert_eq!((first.join(), second.join()), (Ok(Reply::Done), Ok(Reply::Done)));
+    assert_eq!(client.content(FILE), b"\0\0\0abcd");
+}
+
+#[test]
+fn an_append_that_waits_for_another_one_ends_with_an_interrupt() {
+    let client = Arc::new(FileClient::new());
+    client.file_in_shards(FILE, 3);
+    let gate = Arc::new(Gate::default());
+    let (files, closed) = (client.files.clone(), gate.clone());
+    client.servers.execute_with(move |_, _, request| {
+        if request.op.label() == "write-shard" {
+            closed.pass();
+        }
+        files.lock().execute(request)
+    });
+    let other = client.clone();
+    let first = start(move || other.call(append(b"ab")));
+    client.servers.wait_until(|sent| sent.iter().any(|sent| sent.label() == "write-shard"));
+    let context = Context { deadline: Some(now()), ..Context::default() };
+    assert!(is_unavailable(&client.top.handle(&context, append(b"cd"))));
+    gate.open();
+    assert_eq!(first.join(), Ok(Reply::Done));
+    assert_eq!(client.content(FILE), b"\0\0\0ab");
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl Files {
         bytes
     }
 
-    fn execute(&mut self, request: &Request) -> Result<Reply> {
+    pub fn execute(&mut self, request: &Request) -> Result<Reply> {
         match &request.op {
             Op::Inode { op } => node(self.inodes.get(&op.inode()).ok_or(Error::Stale)?.0.clone()),
             Op::Lock { .. } => Ok(Reply::Done),
