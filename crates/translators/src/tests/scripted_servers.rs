@@ -151,14 +151,9 @@ impl ScriptedServers {
         self.listeners.changed.notify_all();
     }
 
-    /// Waits until this many connections have been opened on which sessions listen to this server.
-    pub fn wait_for_listeners(&self, server: ServerId, count: usize) {
-        let begun = now();
-        let mut connections = self.listeners.connections.lock();
-        while connections.iter().filter(|connection| connection.server == server).count() < count {
-            assert!(elapsed(begun) < TEST_LIMIT, "fewer than {count} connections listen to server {server}");
-            self.listeners.changed.wait_for(&mut connections, POLL_INTERVAL);
-        }
+    /// Number of connections that have been opened on which sessions listen to this server.
+    pub fn listeners(&self, server: ServerId) -> usize {
+        self.listeners.connections.lock().iter().filter(|connection| connection.server == server).count()
     }
 
     /// Refuses the next connections that listen.

@@ -83,7 +83,7 @@ pub fn unavailable() -> Error {
     Error::Unavailable { what: "scripted".into() }
 }
 
-/// True for every text of the error.
+/// True if the outcome is `Unavailable`, whatever its text.
 pub fn is_unavailable<T>(outcome: &Result<T>) -> bool {
     matches!(outcome, Err(Error::Unavailable { .. }))
 }

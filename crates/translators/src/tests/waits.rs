@@ -22,6 +22,8 @@ const REGISTERED_MAX: u64 = 128;
 struct Table {
     /// Replies that waiting ops have by now.
     replies: BTreeMap<OpId, Result<Reply>>,
+    /// How often each waiting op was requested.
+    requests: BTreeMap<OpId, usize>,
     /// The lock is free for ops that do not wait.
     free: bool,
 }
@@ -32,7 +34,10 @@ impl Table {
         let op_id = request.op_id;
         match op {
             LockOp::Set { lock, .. } if lock.kind == LockKind::Unlock => Ok(Reply::Done),
-            LockOp::Set { wait: true, .. } => self.replies.get(&op_id).cloned().unwrap_or(Ok(Reply::Waiting { op_id })),
+            LockOp::Set { wait: true, .. } => {
+                *self.requests.entry(op_id).or_default() += 1;
+                self.replies.get(&op_id).cloned().unwrap_or(Ok(Reply::Waiting { op_id }))
+            }
             LockOp::Set { .. } if self.free => Ok(Reply::Done),
             LockOp::Set { .. } => Err(Error::WouldBlock),
             LockOp::Cancel { op_id, .. } => {
@@ -109,8 +114,7 @@ impl WaitingClient {
     /// As `wait`, once the session listens and has requested the reply again.
     fn wait_and_listen(&self) -> (OpId, Outcome) {
         let (op_id, outcome) = self.wait(FILE, 1);
-        self.servers.wait_until(|sent| sent.iter().filter(|sent| sent.request.op_id == op_id).count() >= 2);
-        self.settle();
+        self.servers.wait_until(|_| self.table.lock().requests.get(&op_id).is_some_and(|count| *count >= 2));
         self.servers.take_sent();
         (op_id, outcome)
     }
@@ -184,7 +188,7 @@ fn a_wait_may_end_with_an_error() {
 fn after_a_lost_connection_the_replies_of_all_waits_are_requested() {
     let client = WaitingClient::new();
     let waits = [client.wait(FILE, 1), client.wait(inode(0, 2), 2), client.wait(inode(3, 3), 3)];
-    client.servers.wait_for_listeners(SERVER, 1);
+    client.servers.wait_until(|_| client.servers.listeners(SERVER) == 1);
     waits.iter().for_each(|(op_id, _)| client.grant(*op_id));
     client.servers.refuse_listeners([unavailable()]);
     client.servers.end_listeners(SERVER);
@@ -334,10 +338,11 @@ fn a_wait_follows_its_leader_to_another_server() {
     });
     client.servers.change_map(|map| lead(map, 0, 2));
     client.servers.notify(SERVER, &[op_id]);
-    client.servers.wait_until(|sent| !sent.is_empty());
-    client.settle();
-    client.top.locks().on_heartbeat(&[]);
-    client.servers.wait_for_listeners(ServerId(2), 1);
+    // A heartbeat starts the thread that listens to the other server, once the client has the new map.
+    while client.servers.listeners(ServerId(2)) == 0 {
+        client.top.locks().on_heartbeat(&[]);
+        client.settle();
+    }
     client.grant(op_id);
     client.servers.notify(ServerId(2), &[op_id]);
     assert_eq!(outcome.get(), Ok(()));
