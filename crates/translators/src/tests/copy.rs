@@ -85,6 +85,21 @@ fn a_long_hole_is_copied_as_a_hole() {
 }
 
 #[test]
+fn a_long_hole_is_copied_to_a_file_of_several_pieces() {
+    let client = with_source(&pattern(3));
+    client.files.lock().write(FROM, 100 * SHARD_BYTES, b"end");
+    let [first, second] = [data_in(1), data_in(2)];
+    let pieces = vec![Piece { data: first, length: 40 * SHARD_BYTES }, Piece { data: second, length: u64::MAX }];
+    client.file_of_pieces(TO, 80 * SHARD_BYTES, pieces);
+    client.call(get_attr(TO)).unwrap();
+    let places = [0, 39, 40, 79].map(|index| index * SHARD_BYTES);
+    places.iter().for_each(|at| client.files.lock().write(TO, *at, b"abcdefgh"));
+    assert_eq!(copy(&client, 3, 3, 1 << 40), Ok(100 * SHARD_BYTES - 3));
+    let seen = places.map(|at| client.read(TO, at, 8));
+    assert_eq!(seen, [&b"abc\0\0\0\0\0"[..], &[0; 8], &[0; 8], &[0; 8]]);
+}
+
+#[test]
 fn bytes_beside_an_inode_go_through_the_client() {
     let client = FileClient::new();
     client.file(FROM);

@@ -129,6 +129,13 @@ fn data_and_holes_are_found_in_shards() {
     assert_eq!(seek(&client, 0, true), Ok(Some(0)));
     let (found, sent) = client.sent_by(|| seek(&client, 13, false));
     assert_eq!(found, Ok(Some(far)));
+    // Of the shards that several partitions find, the first one is next.
+    let data = client.files.lock().attr(FILE).layout.pieces[0].data;
+    let place = |index| partition_of(ShardId { volume: VOLUME, data, index });
+    let later = (71..100).find(|index| place(*index) != place(70)).unwrap();
+    client.files.lock().write(FILE, later * SHARD_BYTES, b"abc");
+    assert_eq!(seek(&client, 13, false), Ok(Some(far)));
+    client.files.lock().write(FILE, later * SHARD_BYTES, b"\0\0\0");
     let batches = sent.iter().filter(|label| **label == "getattr").count();
     assert_eq!(batches, 1 + 2, "the hole is skipped in one step");
     assert_eq!(seek(&client, far + 3, false), Err(Error::NoData));

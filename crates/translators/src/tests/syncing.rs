@@ -335,8 +335,8 @@ fn at_the_limit_of_unsynced_shards_everything_is_synced() {
 #[test]
 fn a_sync_of_everything_leaves_out_partitions_of_earlier_incarnations() {
     let mut restarting = map();
-    // Partition 1 waits for a member, and names incarnations that are over.
-    for partition in [0, 2, 3] {
+    // The partitions 1 and 3 wait for a member, and name incarnations that are over.
+    for partition in [0, 2] {
         restarting.views[partition].members.iter_mut().for_each(|member| member.incarnation = Incarnation(2));
     }
     let client = client_of(restarting);

@@ -168,6 +168,7 @@ fn a_refusal_that_leads_nowhere_is_an_error() {
         let client = Client::new(map(), move |_, _, _| Err(Error::OtherSpread { spread }));
         let outcome = client.names(NameOp::Lookup { dir: DIR, name: name("n") });
         assert!(matches!(outcome, Err(Error::Protocol { .. })), "{spread}: {outcome:?}");
+        assert_eq!(client.servers.labels(), ["lookup"], "{spread}");
         let outcome = client.names(NameOp::List { dir: DIR, after: None, limit: 1, attributes: false, touch: false });
         assert!(matches!(outcome, Err(Error::Protocol { .. })), "{spread}: {outcome:?}");
     }
