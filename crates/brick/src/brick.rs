@@ -23,7 +23,6 @@ pub use checkpoint::Checkpoint;
 pub use reservation::Reservation;
 
 use crate::disk::Disk;
-use crate::identity::NextLife;
 use crate::journal::{Geometry, Lsn};
 use crate::machine::{Amount, Io, IoId, Machine};
 use crate::storage::Space;
@@ -36,6 +35,9 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+/// Records the incarnation of a brick as settled, where the next opening finds it.
+pub type RecordLife = Box<dyn FnOnce() -> Result<()> + Send>;
 
 /// The open store of one disk. All methods may be called from any thread.
 ///
@@ -61,7 +63,7 @@ pub struct Brick {
     log_ends: LogEnds,
     /// Whether the file that says why the brick stopped has been written.
     has_noted_poison: AtomicBool,
-    life: Mutex<Option<NextLife>>,
+    life: Mutex<Option<RecordLife>>,
     /// The `flock` on `brick.toml`: no other process opens the brick.
     _lock: Option<File>,
 }
@@ -109,10 +111,14 @@ impl Brick {
         }
     }
 
-    /// Keeps the directory's lock, and the incarnation that [`Brick::settle_life`] records.
-    pub(crate) fn hold(&mut self, lock: File, life: NextLife) {
+    /// Keeps the directory's lock.
+    pub(crate) fn hold(&mut self, lock: File) {
         self._lock = Some(lock);
-        self.life = Mutex::new(Some(life));
+    }
+
+    /// Sets what [`Brick::settle_life`] does to record the incarnation.
+    pub fn set_record_life(&mut self, record: RecordLife) {
+        self.life = Mutex::new(Some(record));
     }
 
     /// Records the incarnation as settled: the replicas are reconciled and a checkpoint has covered what recovery
@@ -123,8 +129,8 @@ impl Brick {
     pub fn settle_life(&self) -> Result<()> {
         self.guarded(|| {
             self.machine.read().settle();
-            if let Some(life) = self.life.lock().take() {
-                life.settle()?;
+            if let Some(record) = self.life.lock().take() {
+                record()?;
             }
             poison_note::clear(&*self.disk.storage)
         })

@@ -52,7 +52,7 @@ pub use brick::digest::EntryHashes;
 pub use brick::log_ends::{ENDS_A_JOURNAL, Ends};
 pub use brick::records_since::Since;
 pub use brick::scrub::{Finding, ScrubCursor, ScrubStep};
-pub use brick::{Brick, BrickStatus, Checkpoint, Reservation};
+pub use brick::{Brick, BrickStatus, Checkpoint, RecordLife, Reservation};
 pub use checksum::{CRC_BLOCKS, block_checksum};
 pub use disk::home::data_file_path;
 pub use entry::LogEntry;

@@ -85,7 +85,8 @@ impl Brick {
         life.begin().or_else(|_| reserve.release_all().and_then(|()| life.begin()))?;
         let (incarnation, is_new) = (life.incarnation(), life.is_new());
         let (mut brick, report) = Self::open_on_if(storage, &identity, incarnation, is_new, may_open)?;
-        brick.hold(lock, life);
+        brick.hold(lock);
+        brick.set_record_life(Box::new(move || life.settle()));
         Ok((brick, report))
     }
 

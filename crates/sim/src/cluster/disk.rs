@@ -73,6 +73,8 @@ struct State {
     /// The next write to a data file lands one block further.
     misdirects: bool,
     went_astray: bool,
+    /// The boot of the machine in which the brick's process has settled its incarnation, unless `Disk` knows already.
+    settled: Option<u64>,
     /// Sectors (file, number) that return EIO until they are written.
     unreadable: BTreeSet<(String, u64)>,
 }
@@ -83,6 +85,8 @@ pub struct Opening {
     identity: Identity,
     incarnation: Incarnation,
     is_new: bool,
+    state: Arc<Mutex<State>>,
+    boot: u64,
 }
 
 impl Opening {
@@ -90,7 +94,13 @@ impl Opening {
     ///
     /// Those of `may_open`, which is given the brick and its openings; the brick is damaged or without room.
     pub fn open(self, may_open: &dyn Fn(BrickId, u32) -> Result<()>) -> Result<(Brick, RecoveryReport)> {
-        Brick::open_on_if(self.storage, &self.identity, self.incarnation, self.is_new, may_open)
+        let Self { storage, identity, incarnation, is_new, state, boot } = self;
+        let (mut brick, report) = Brick::open_on_if(storage, &identity, incarnation, is_new, may_open)?;
+        brick.set_record_life(Box::new(move || {
+            state.lock().settled = Some(boot);
+            Ok(())
+        }));
+        Ok((brick, report))
     }
 }
 
@@ -137,10 +147,14 @@ impl Disk {
             file.write_at(&[&note], 0).map_err(|e| Error::io("the note", e))?;
         }
         let storage = DiskStorage { inner: self.medium.clone(), state: self.state.clone() };
+        if let Some(boot) = self.state.lock().settled.take() {
+            self.recorded.1 = boot;
+        }
         let is_new = self.is_new_life();
         self.recorded.0 += u64::from(is_new);
         let (identity, incarnation) = (self.identity.clone(), Incarnation(self.recorded.0));
-        Ok(Opening { storage: Arc::new(storage), identity, incarnation, is_new })
+        let (state, boot) = (self.state.clone(), self.boot);
+        Ok(Opening { storage: Arc::new(storage), identity, incarnation, is_new, state, boot })
     }
 
     fn has_stopped(&self) -> bool {

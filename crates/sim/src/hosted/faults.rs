@@ -1,7 +1,12 @@
 //! Random faults.
 
+use super::judge::RING;
 use super::servers::pair;
 use super::world::{Event, World, trace};
+use hekate_brick::storage::Survivors;
+use hekate_proto::BrickId;
+use hekate_replica::{Address, Partition};
+use std::collections::BTreeSet;
 
 /// Longest pause of a process, longest cut of a network and of the way to the coordinator, in µs.
 const PAUSE_MAX: u64 = 8_000_000;
@@ -36,8 +41,51 @@ impl World {
                 self.apart.insert(server, self.now + time);
             }
             8 => self.client_dies(),
+            9 => self.cut_power(&[server]),
+            10 if self.random.once_in(2) => self.cut_power(&(0..self.settings.servers).collect::<Vec<_>>()),
             _ => self.cut_connection(),
         }
+    }
+
+    /// Machines lose their power at the same moment, and with it what is not on stable storage.
+    fn cut_power(&mut self, servers: &[u32]) {
+        trace!(self, "servers {servers:?} lose power");
+        self.report.count("fault: power cut");
+        let bricks: BTreeSet<BrickId> = servers.iter().map(|server| self.servers[*server as usize].brick).collect();
+        if !self.remembers_without(&bricks) {
+            trace!(self, "what was not synced may be lost");
+            self.report.count("power cuts after which no replica had its memory");
+            let at = self.moment();
+            self.history.power_cut(at);
+        }
+        for server in servers {
+            self.kill(*server);
+            let seed = self.random.number();
+            let survivors = if seed.is_multiple_of(4) { Survivors::Nothing } else { Survivors::Seeded(seed) };
+            self.servers[*server as usize].disk.cut_power(survivors);
+        }
+    }
+
+    /// True if each partition is served by a leader here whose members all have its records, and one of them is not
+    /// among these bricks.
+    fn remembers_without(&self, bricks: &BTreeSet<BrickId>) -> bool {
+        let Ok(ring) = self.ring() else { return false };
+        let mut complete = BTreeSet::new();
+        for server in &self.servers {
+            let look = |at: &Address, partition: &Partition| {
+                let view = partition.view();
+                let is_current = ring.view(at.partition).is_some_and(|view| *view == *partition.view());
+                let serves = is_current && view.opened && view.leader == at.brick && partition.serves();
+                let stays = view.members.iter().any(|member| !bricks.contains(&member.brick));
+                if serves && partition.waits_for().is_empty() && stays {
+                    complete.insert(at.partition);
+                }
+            };
+            if let Some(node) = &server.node {
+                node.inspect(RING, look);
+            }
+        }
+        complete.len() == ring.views.len()
     }
 
     /// SIGSTOP, and SIGCONT after a while.

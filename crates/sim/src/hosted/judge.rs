@@ -86,7 +86,9 @@ impl World {
         }));
         complaints.extend(contents::check(&self.history));
         complaints.extend(attributes::check(&self.history));
-        complaints.extend(names::check(&self.history));
+        if self.history.power_cuts().is_empty() {
+            complaints.extend(names::check(&self.history));
+        }
         // A late write to a data id that was given up, after the shards' leader restarted, leaves a shard without an
         // owner (docs/limits.md).
         let is_owned = |one: &Complaint| !one.what.ends_with("belongs to no inode and is no garbage");
