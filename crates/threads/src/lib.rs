@@ -17,6 +17,6 @@ mod time;
 pub use condvar::Condvar;
 pub use hash::{HashMap, HashSet, Hashing};
 pub use lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use scheduler::{Scheduler, random, run_simulated, spawn};
-pub use thread::{Alarm, JoinHandle, spawn_joined};
+pub use scheduler::{Scheduler, random, run_simulated, spawn, use_disk};
+pub use thread::{Alarm, JoinHandle, Sleeper, spawn_joined};
 pub use time::{boot_time, elapsed, now, sleep, time_of_day};

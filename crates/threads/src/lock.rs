@@ -55,6 +55,7 @@ impl<T> RwLock<T> {
 
 fn take<G>(mut attempt: impl FnMut() -> Option<G>, block: impl FnOnce() -> G) -> G {
     let Some(scheduler) = current() else { return block() };
+    scheduler.before_lock();
     loop {
         match attempt() {
             Some(guard) => return guard,

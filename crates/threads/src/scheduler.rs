@@ -24,6 +24,12 @@ pub trait Scheduler {
     /// Resumes threads that wait for this key: all, or the one that has waited longest.
     fn notify(&self, key: usize, all: bool);
 
+    /// Lets the time pass that an operation of a disk takes.
+    fn use_disk(&self);
+
+    /// Called before the thread takes a lock: other threads may run first.
+    fn before_lock(&self);
+
     /// Suspends the thread because another one holds a lock. It resumes after other threads have run.
     fn contended(&self);
 
@@ -72,6 +78,13 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Resul
             Ok(())
         }
         None => std::thread::Builder::new().name(name.into()).spawn(body).map(|_| ()),
+    }
+}
+
+/// Says that an operation of a disk follows. In the simulator it takes time.
+pub fn use_disk() {
+    if let Some(scheduler) = current() {
+        scheduler.use_disk();
     }
 }
 

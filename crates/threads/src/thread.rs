@@ -81,3 +81,45 @@ impl Alarm {
         *rung = false;
     }
 }
+
+/// A thread that sleeps until another one wakes it: cheaper than a condition variable for each.
+pub struct Sleeper(Sleeping);
+
+enum Sleeping {
+    Machine(std::thread::Thread),
+    /// Its address is the key of the simulator.
+    Simulated,
+}
+
+impl Sleeper {
+    /// This thread, which alone may sleep.
+    pub fn this_thread() -> Self {
+        match current() {
+            Some(_) => Self(Sleeping::Simulated),
+            None => Self(Sleeping::Machine(std::thread::current())),
+        }
+    }
+
+    /// Sleeps until [`Sleeper::wake`], which may have been called before. It may also return without a reason.
+    pub fn sleep(&self) {
+        match &self.0 {
+            Sleeping::Machine(_) => std::thread::park(),
+            Sleeping::Simulated => _ = current().map(|scheduler| scheduler.wait(self.key(), Some(SLEEP_MAX))),
+        }
+    }
+
+    /// Ends the sleep.
+    pub fn wake(&self) {
+        match &self.0 {
+            Sleeping::Machine(thread) => thread.unpark(),
+            Sleeping::Simulated => current().into_iter().for_each(|scheduler| scheduler.notify(self.key(), true)),
+        }
+    }
+
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+/// A simulated sleeper that was woken before it slept looks again after this time.
+const SLEEP_MAX: Duration = Duration::from_millis(1);

@@ -6,7 +6,7 @@
 
 use crate::journal::Lsn;
 use hekate_proto::{Error, Result};
-use hekate_threads::Mutex;
+use hekate_threads::{Mutex, Sleeper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -25,7 +25,7 @@ struct State {
 
 struct Ticket {
     upto: Lsn,
-    thread: std::thread::Thread,
+    thread: Sleeper,
     turn: AtomicU8,
 }
 
@@ -36,13 +36,13 @@ const DONE: u8 = 2;
 impl Ticket {
     fn wake(&self, turn: u8) {
         self.turn.store(turn, Ordering::Release);
-        self.thread.unpark();
+        self.thread.wake();
     }
 
     fn wait(&self) -> u8 {
         loop {
             match self.turn.load(Ordering::Acquire) {
-                WAIT => std::thread::park(),
+                WAIT => self.thread.sleep(),
                 turn => return turn,
             }
         }
@@ -66,7 +66,7 @@ impl GroupCommit {
             }
             let ticket = state
                 .running
-                .then(|| Arc::new(Ticket { upto, thread: std::thread::current(), turn: AtomicU8::new(WAIT) }));
+                .then(|| Arc::new(Ticket { upto, thread: Sleeper::this_thread(), turn: AtomicU8::new(WAIT) }));
             state.running = true;
             state.waiting.extend(ticket.clone());
             ticket

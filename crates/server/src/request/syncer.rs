@@ -48,6 +48,7 @@ impl Needs {
 }
 
 fn sync(brick: &Brick, need: &Need) -> Result<()> {
+    hekate_threads::use_disk();
     let upto = if need.shards.is_empty() { need.upto } else { need.upto.max(brick.sync_shards(&need.shards)?) };
     brick.sync(upto)
 }

@@ -20,6 +20,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Bytes of a thread's stack.
 const STACK_BYTES: usize = 1 << 20;
+/// Longest time of an operation of a disk, in µs.
+const DISK_MAX: u64 = 5_000;
+/// Of so many locks that threads take, one lets other threads run first.
+const LOCKS_PER_SWITCH: u64 = 128;
 /// Waits of a thread that is being ended, after which it is taken to hang.
 const DYING_WAITS_MAX: u32 = 10_000;
 
@@ -395,6 +399,17 @@ impl Scheduler for Simulator {
 
     fn notify(&self, key: usize, all: bool) {
         ask(Action::Notify { key: key as u64, all });
+    }
+
+    fn use_disk(&self) {
+        wait(None, Some(Duration::from_micros(below(DISK_MAX))));
+    }
+
+    fn before_lock(&self) {
+        // What holds no yielder is a part of a thread that does not suspend itself.
+        if below(LOCKS_PER_SWITCH) == 0 && !YIELDER.get().is_null() && !is_dying() {
+            suspend(Suspended::Contended);
+        }
     }
 
     fn contended(&self) {

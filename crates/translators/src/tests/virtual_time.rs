@@ -48,6 +48,10 @@ impl Scheduler for VirtualTime {
 
     fn notify(&self, _: usize, _: bool) {}
 
+    fn use_disk(&self) {}
+
+    fn before_lock(&self) {}
+
     fn contended(&self) {
         panic!("the code waits for a lock that it holds");
     }
