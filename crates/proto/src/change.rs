@@ -119,7 +119,7 @@ wire_struct! {
         pub spread: u32,
         /// For a directory: its parent.
         pub parent: InodeId,
-        /// Highest size since the pieces were made. Shards up to this size may exist.
+        /// Highest size in bytes since the pieces were made. Shards up to this size may exist.
         pub size_high: u64,
         /// Reserved for grants: size up to which a sole writer may move the end of the file without asking. 0: no
         /// grant.
@@ -145,7 +145,8 @@ wire_struct! {
         pub entries: u64,
         /// Number of directories among them.
         pub directories: u32,
-        /// The directory's mtime as far as this partition knows it. The least `Time`: the other partitions know it.
+        /// The directory's mtime as far as this partition knows it. `i64::MIN` ns: this partition has changed no name,
+        /// and the mtime is that of the inode or of another stub.
         pub mtime: Time,
         /// Time of the last change of names in this partition.
         pub ctime: Time,
@@ -180,7 +181,8 @@ wire_struct! {
     /// Index value: a partition's own counters.
     #[derive(Copy)]
     pub struct PartitionRecord {
-        /// Inode and data numbers below this are used or abandoned.
+        /// Numbers of inodes, data ids and intents below this are assigned, or may be by the leader that reserved them.
+        /// A new leader assigns numbers from here on.
         pub numbers_reserved: u64,
     }
 
@@ -262,14 +264,15 @@ impl ShardRecord {
         Self { stamp, length: 0, home_blocks: 0, reserved_blocks: 0 }
     }
 
-    /// The record after a cut or a punch: blocks that only had space allocated are no longer fresh.
+    /// The record after a cut or a punch. Blocks that had allocated space and no bytes are no longer fresh: they count
+    /// as blocks of the data file.
     pub fn without_room(self) -> Self {
         Self { home_blocks: self.home_blocks.max(self.reserved_blocks), reserved_blocks: 0, ..self }
     }
 }
 
 impl StubRecord {
-    /// Notes a change of names in the directory.
+    /// Updates times and change counter after a change of names in the directory.
     pub fn renamed(&mut self, now: Time) {
         self.ctime = now.max(self.ctime);
         self.mtime = self.ctime;
@@ -277,8 +280,8 @@ impl StubRecord {
     }
 }
 
-/// Slots of a session. The low 8 bits of an op id are its slot, and no two unanswered ops of a session share a slot.
-/// So a retry can only ask for the last result of a slot.
+/// Slots of a session. The low 8 bits of an op id are its slot, and no two unanswered ops of a session share a slot. So
+/// a retry can only need the last result of a slot.
 pub const SESSION_SLOTS: usize = 256;
 
 #[cfg(test)]

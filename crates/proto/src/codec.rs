@@ -34,9 +34,12 @@ impl Input {
     }
 
     /// The next `count` bytes, which share the buffer.
+    ///
+    /// # Errors
+    /// `Malformed` if fewer bytes are left.
     pub fn slice(&mut self, count: usize) -> Result<Bytes, Malformed> {
         if count > self.0.len() {
-            return Err(Malformed("the value is shorter than its length says"));
+            return Err(Malformed("the input ends before the value does"));
         }
         Ok(self.0.split_to(count))
     }
@@ -53,6 +56,9 @@ pub trait Wire: Sized {
     /// Appends the encoding to `out`.
     fn put(&self, out: &mut Vec<u8>);
     /// Decodes one value.
+    ///
+    /// # Errors
+    /// `Malformed` if the bytes that are left do not begin with the encoding of a value of this type.
     fn take(input: &mut Input) -> Result<Self, Malformed>;
 
     /// The encoding in a buffer of its own.
@@ -63,6 +69,9 @@ pub trait Wire: Sized {
     }
 
     /// Decodes a value that fills `bytes` exactly.
+    ///
+    /// # Errors
+    /// `Malformed` if `bytes` are not the encoding of one value of this type, or more bytes follow it.
     fn from_bytes(bytes: Bytes) -> Result<Self, Malformed> {
         let mut input = Input::new(bytes);
         let value = Self::take(&mut input)?;
@@ -131,7 +140,7 @@ impl<T: Wire> Wire for Vec<T> {
         // Every element takes at least one byte, so a count above the bytes that are left is refused before anything
         // is allocated.
         if count > input.remaining() {
-            return Err(Malformed("a list is longer than its bytes"));
+            return Err(Malformed("the count of a list is higher than the number of bytes left"));
         }
         let mut items = Vec::with_capacity(count.min(1024));
         for _ in 0..count {

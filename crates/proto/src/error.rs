@@ -34,26 +34,28 @@ wire_enum! {
         20 = Stale,
         /// The partition has another view, of this epoch.
         21 = StaleView { epoch: Epoch },
-        /// A conditional write found another stamp.
+        /// A conditional write was refused. `stamp`: that of the shard's last write, if the replica has looked it up
+        /// and the shard exists.
         22 = Conflict { stamp: Option<Stamp> },
-        /// Bytes of the file were removed or moved meanwhile.
+        /// Bytes of the file were removed or moved since the client read its layout.
         23 = LayoutChanged,
         /// An earlier op of the batch failed, so this one was not executed.
         24 = Skipped,
         25 = SessionEnded,
-        /// Another owner holds a lock in conflict.
+        /// Another owner holds a conflicting lock, and the request does not wait.
         26 = WouldBlock,
-        /// The wait for the lock would never end.
+        /// The wait for the lock would close a cycle of waits.
         27 = Deadlock,
         /// The op was cancelled while it waited.
         28 = Interrupted,
         /// A file or a session has reached its limit of locks.
         29 = TooManyLocks { what: String },
-        /// The partition has a new leader that has no report of this session's locks: `Restore` must come first.
+        /// The partition has a new leader, to which this session has not reported its locks: the session sends
+        /// `Restore` first.
         37 = LocksNotRestored,
         /// The partition's leader is at another server.
         36 = OtherServer { server: ServerId },
-        /// `spread` partitions share the names of the directory, and the name belongs to another one.
+        /// `spread` partitions share the names of the directory, and the name is in another one of them.
         38 = OtherSpread { spread: u32 },
         /// A server or replica that the op needs does not answer. The same op may succeed later.
         30 = Unavailable { what: String },
@@ -78,7 +80,7 @@ pub enum Advice {
     FixRequest,
     /// Look up or open the file again.
     Reopen,
-    /// None: the client library repeats the op.
+    /// Nothing: the client library repeats the op.
     Retry,
     /// Remove data or add a brick.
     MakeRoom,
@@ -95,7 +97,7 @@ pub struct ErrorEntry {
     /// Exit status of the command line, from sysexits(3) where one fits.
     pub exit: u8,
     pub advice: Advice,
-    /// The error in words.
+    /// The error in words, for people. The detail of the error value names the thing and the fix.
     pub text: &'static str,
 }
 
@@ -104,8 +106,8 @@ const fn entry(errno: i32, exit: u8, advice: Advice, text: &'static str) -> Erro
 }
 
 impl Error {
-    /// True if the error does not tell what became of the op: the same request, under the same op id, may succeed
-    /// later or elsewhere.
+    /// True if the error leaves open whether the op was executed. The client sends the same request again, with the
+    /// same op id, later or to another server.
     pub fn is_passing(&self) -> bool {
         matches!(self, Error::StaleView { .. } | Error::OtherServer { .. } | Error::Unavailable { .. })
     }
@@ -132,13 +134,13 @@ impl Error {
             Error::NotSupported { .. } => entry(95, 69, FixRequest, "not supported"),
             Error::NoAccess { .. } => entry(13, 77, FixRequest, "permission denied"),
             Error::NoData => entry(6, 65, FixRequest, "no data at or after that offset"),
-            Error::Stale => entry(116, 66, Reopen, "the file is gone"),
+            Error::Stale => entry(116, 66, Reopen, "the file was removed; open it again"),
             Error::StaleView { .. } => entry(11, 75, Retry, "the partition's view has changed"),
             Error::Conflict { .. } => entry(11, 75, Retry, "another write came first"),
-            Error::LayoutChanged => entry(11, 75, Retry, "the file was truncated meanwhile"),
+            Error::LayoutChanged => entry(11, 75, Retry, "bytes of the file were removed or moved meanwhile"),
             Error::Skipped => entry(11, 75, Retry, "an op before it failed"),
             Error::SessionEnded => entry(108, 75, Reopen, "the session has ended; mount again"),
-            Error::WouldBlock => entry(11, 75, FixRequest, "another holds the lock"),
+            Error::WouldBlock => entry(11, 75, FixRequest, "another owner holds a conflicting lock"),
             Error::Deadlock => entry(35, 75, FixRequest, "waiting for the lock would be a deadlock"),
             Error::Interrupted => entry(4, 75, FixRequest, "interrupted while waiting"),
             Error::TooManyLocks { .. } => entry(37, 75, FixRequest, "too many locks"),

@@ -14,20 +14,22 @@ wire_newtype! {
     pub struct PartitionNumber(u32);
     /// A point on a ring. Partition `p` of `P = 2^b` owns the positions whose top `b` bits are `p`.
     pub struct Position(u32);
-    /// The counter of a partition's view changes. Every op names it.
+    /// The number of a partition's view. It increases with each view change, and each request to the partition names
+    /// it.
     pub struct Epoch(u64);
     /// The number of a record in its partition's log, from 1.
     pub struct Sequence(u64);
     /// A client's session. Its number is unique in the cluster. A session that has ended never returns.
     pub struct SessionId(u64);
-    /// An op of a session. It is never reused, and a retry carries the same id. Reads, which need no record of their
-    /// result, carry 0.
+    /// The number of an op in its session. It is never reused, and a retry carries the same number. Reads, which need
+    /// no record of their result, carry 0.
     pub struct OpId(u64);
     /// A server of the cluster. Its number is never reused.
     pub struct ServerId(u32);
-    /// How often a brick's machine booted or its disk was mounted, as far as the brick has noticed.
+    /// The incarnation of a brick. An opening increases it if unsynced changes may be lost: the machine booted, the
+    /// disk was mounted or the brick stopped itself since the incarnation was settled.
     pub struct Incarnation(u64);
-    /// An op over several partitions, unique in its ring: a number that the coordinating partition assigned.
+    /// An op over several partitions, unique in its ring. The partition whose leader drives the op assigned the number.
     pub struct IntentId(u128);
 }
 
@@ -146,7 +148,7 @@ wire_struct! {
         pub index: u64,
     }
 
-    /// The last write to a shard. Equal stamps mean equal bytes.
+    /// Identifies the last write to a shard. Equal stamps mean equal bytes, except on a learner that is being healed.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct Stamp {
         /// Number of writes to the shard, from 1.
@@ -207,7 +209,7 @@ pub fn name_positions(directory: InodeId, spread: u32) -> impl Iterator<Item = P
     (0..spread.max(1)).map(move |part| turned(directory, part, spread.max(1)))
 }
 
-/// The directory's position, moved on by `part` of `spread` equal steps around the ring.
+/// The directory's position plus `part` of `spread` equal steps around the ring.
 fn turned(directory: InodeId, part: u32, spread: u32) -> Position {
     let step = (1u64 << 32) / u64::from(spread);
     Position(directory.position().0.wrapping_add((u64::from(part) * step) as u32))

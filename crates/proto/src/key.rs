@@ -11,7 +11,8 @@
 use crate::ids::*;
 use bytes::Bytes;
 
-/// Kind of a record in the index.
+/// Kind of a record in the index. Its comment names the table of the key: `Work`, a partition's work in progress;
+/// `Own`, what a replica stores for itself; otherwise files and directories. Numbers in parentheses are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -61,7 +62,7 @@ const NAME_BYTES_MAX: usize = 255;
 const OBJECTS: u8 = 1;
 /// Table of a partition's work in progress.
 const WORK: u8 = 2;
-/// Table of what a replica keeps for itself.
+/// Table of what a replica stores for itself: replicas need not agree on it.
 const OWN: u8 = 3;
 /// Offset of the kind in a key.
 const KIND_AT: usize = 27;

@@ -110,7 +110,7 @@ pub enum Domain {
 }
 
 impl Domain {
-    /// The word in JSON and in texts.
+    /// The name of the domain in JSON and in texts.
     pub fn text(self) -> &'static str {
         match self {
             Self::Disk => "disk",
@@ -134,10 +134,10 @@ pub struct BrickPlace {
     pub server: ServerId,
 }
 
-/// The replicas of a partition that are in step now.
+/// The view of a partition: its replicas, which of them have all records, and which one leads.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct View {
-    /// Counter of this decision.
+    /// Number of the view. Each later view of the partition has a higher one.
     pub epoch: Epoch,
     /// The member that orders the partition's records.
     pub leader: BrickId,
@@ -150,11 +150,12 @@ pub struct View {
     /// may still serve.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub opened: bool,
-    /// No member had its memory when the view began: changes that were not on stable storage are lost.
+    /// When the view was formed each member had a new incarnation (a *forgetful* view): changes that were not on stable
+    /// storage may be lost.
     #[serde(default, skip_serializing_if = "is_no")]
     pub forgetful: bool,
-    /// Number of views of the partition that began without memory. Changes that were acknowledged before such a view
-    /// and not on stable storage are lost.
+    /// Number of forgetful views of the partition. Changes that were acknowledged before such a view and were not on
+    /// stable storage may be lost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub losses: u32,
     /// The view has fewer members than the volume requires: its leader heals learners and serves no requests.
@@ -226,7 +227,7 @@ impl VolumeMap {
         }
         let is_listed = |server: ServerId| servers.binary_search(&server).is_ok();
         if !is_listed(self.server) || self.bricks.iter().any(|place| !is_listed(place.server)) {
-            return Err(Malformed("the map has a server that it does not list"));
+            return Err(Malformed("the map does not list the server of a brick, or the one that returned it"));
         }
         if self.bricks.windows(2).any(|pair| pair[0].brick >= pair[1].brick) {
             return Err(Malformed("the map's bricks are out of order, or one is listed twice"));
@@ -269,6 +270,9 @@ impl VolumeMap {
 }
 
 /// Checks that the number of views is a power of two, and that each view has a valid leader and learners.
+///
+/// # Errors
+/// `Malformed`, with the rule that a view breaks.
 pub fn check_views(views: &[View]) -> Result<(), Malformed> {
     if !views.len().is_power_of_two() {
         return Err(Malformed("the number of the ring's partitions is not a power of two"));
@@ -277,7 +281,7 @@ pub fn check_views(views: &[View]) -> Result<(), Malformed> {
         return Err(Malformed("the leader of a view is not one of its members"));
     }
     if views.iter().any(|view| view.learners.iter().any(|learner| view.has_member(learner.brick))) {
-        return Err(Malformed("a member of a view also learns"));
+        return Err(Malformed("a brick is a member and a learner of one view"));
     }
     Ok(())
 }

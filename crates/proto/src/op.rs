@@ -149,11 +149,12 @@ wire_enum! {
         3 = Spill { inode: InodeId },
         /// Reads a range of a shard: holes as zeros, shorter at the end of the shard. -> `Data`.
         4 = ReadShard { data: DataId, index: u64, offset: u32, length: u32 },
-        /// `follow`: refuse unless the stamp of the shard's last write is this one. `fast`: the session would
-        /// continue with fast writes. -> `Written`.
+        /// `follow`: refuse unless the stamp of the shard's last write is this one. `fast`: the session requests that
+        /// the leader open the shard for its fast writes. -> `Written`.
         5 = WriteShard { data: DataId, index: u64, offset: u32, bytes: Bytes, follow: Option<Stamp>, fast: bool },
-        /// Tells the inode's leader that shards were written, so that the file ends at `end` or later and shards may
-        /// exist up to `reach`. Replies `LayoutChanged` if the shards were removed meanwhile. -> `Done`.
+        /// Reports to the inode's leader that shards were written: the file ends at `end` or later, and shards may
+        /// exist up to `reach` (offsets in bytes). Replies `LayoutChanged` if the shards were removed meanwhile. ->
+        /// `Done`.
         6 = Wrote { inode: InodeId, layout_version: u32, end: u64, reach: u64, drop_set_id: bool, fast: bool },
         /// Puts everything that the brick acknowledged in this incarnation, and the bytes of these shards (`all`: of
         /// every shard), on stable storage. Replies `StaleView` in another incarnation. -> `Done`.
@@ -218,7 +219,7 @@ wire_enum! {
         1 = Lock { offset: u32, length: u32 },
         /// Changelog +1: this member may have the write, and others may not.
         2 = Mark { offset: u32, length: u32 },
-        /// The bytes. `Waiting` if another session waits for the lock. -> `Done`.
+        /// Writes the bytes. `Waiting` if another session waits for the lock. -> `Done`.
         3 = Write { offset: u32, bytes: Bytes },
         /// Changelog -1: all members have the write.
         4 = Clear,
@@ -260,9 +261,10 @@ wire_enum! {
         3 = EndSession,
     }
 
-    /// One step of an op over several partitions (docs/replication.md), sent by the coordinating leader and executed
-    /// once. A leg before the commit point has an undoing leg; a leg after it is repeated until it is executed. Legs
-    /// about a directory are sent to each partition that shares its names, and change what that partition has of it.
+    /// One step of an op over several partitions (docs/replication.md). The leader that drives the op sends it, and it
+    /// is executed once. A leg before the commit point has an undoing leg; a leg after it is repeated until it is
+    /// executed. Legs about a directory are sent to each partition that shares its names, and change what that
+    /// partition has of it.
     pub enum Leg {
         /// mkdir, before the name: makes the inode in its partition, and the stub in each partition. -> `Node`, or
         /// `Done`.
@@ -286,7 +288,7 @@ wire_enum! {
         5 = CloseDirectory { inode: InodeId },
         /// Undoes `CloseDirectory`.
         6 = ReopenDirectory { inode: InodeId },
-        /// A file grows beyond its inode: writes its bytes as the first shard of a new data id.
+        /// A file becomes longer than `INLINE_MAX`: writes its bytes as the first shard of a new data id.
         7 = FillShard { shard: ShardId, bytes: Bytes },
         /// Undoes `FillShard`.
         14 = UnfillShard { shard: ShardId },
@@ -362,7 +364,7 @@ wire_struct! {
 }
 
 impl NameOp {
-    /// The directory of the name. For a rename the new name's, whose leader coordinates the op.
+    /// The directory of the name. For a rename that of the new name, whose leader drives the op.
     pub fn dir(&self) -> InodeId {
         match self {
             NameOp::Lookup { dir, .. }

@@ -1,6 +1,6 @@
-//! Named bugs that the feature `planted` compiles in, so that a test can show that a checker finds them, and pieces of
-//! safety that a benchmark switches off. At most one of them is active in a thread. Without the feature `is_planted` is a
-//! constant `false`, and the compiler removes what it guards.
+//! Named bugs that the feature `planted` compiles in, so that a test can show that a checker finds them, and safety
+//! mechanisms that a benchmark switches off to measure their cost. At most one of them is active in a thread. Without
+//! the feature `is_planted` is a constant `false`, and the compiler removes what it guards.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,8 @@ macro_rules! bugs {
                 }
             }
 
-            /// True if it is a piece of safety that `bench/pieces.sh` switches off, and no bug that the simulator looks for.
+            /// True if it is a safety mechanism that `bench/pieces.sh` switches off, and no bug that the simulator
+            /// looks for.
             pub const fn is_piece(self) -> bool {
                 matches!(self, Bug::SyncOff | Bug::ChecksumsOff | Bug::TimesOff)
             }
@@ -73,7 +74,7 @@ bugs! {
     LearnerPromotedEarly = "learner-promoted-early",
     /// A message of another epoch is accepted.
     EpochIgnored = "epoch-ignored",
-    /// The leader feeds a learner from its last record on, whatever the epoch of that record is.
+    /// The leader sends a learner the records after the learner's last one without comparing the epochs of that record.
     LearnerTailTrusted = "learner-tail-trusted",
     /// A heal compares a learner's index entries and leaves the blocks of its shards as they are.
     DifferingShardsKept = "differing-shards-kept",
@@ -133,7 +134,7 @@ bugs! {
     WriteRepeatedAfterTruncate = "write-repeated-after-truncate",
     /// A replica that no member can feed becomes a member again before the view that left it out has begun.
     UnfedReplicaReturns = "unfed-replica-returns",
-    /// A leader that cannot get the records that it lacks goes on leading.
+    /// A leader that cannot fetch the records that it lacks continues to lead.
     UnfedLeaderStays = "unfed-leader-stays",
 
     /// No sync of a file reaches the disk.
@@ -150,7 +151,7 @@ impl fmt::Display for Bug {
     }
 }
 
-/// A name that no planted bug has.
+/// The error for a name that no planted bug has.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UnknownBug(String);
 
@@ -168,7 +169,7 @@ impl FromStr for Bug {
 
     /// # Errors
     ///
-    /// No bug has this name.
+    /// [`UnknownBug`] if no bug has this name.
     fn from_str(name: &str) -> Result<Self, UnknownBug> {
         Bug::ALL.iter().copied().find(|bug| bug.name() == name).ok_or_else(|| UnknownBug(name.into()))
     }
@@ -186,8 +187,10 @@ fn of_process() -> Option<Bug> {
     *BUG.get_or_init(|| of_environment("HEKATE_PLANTED"))
 }
 
-/// The bug that an environment variable names; none if it is unset or empty. Panics if no bug has that name: the run would
-/// measure something else than was asked for.
+/// The bug that an environment variable names; none if it is unset or empty.
+///
+/// # Panics
+/// If no bug has that name: the run would test or measure the unchanged program.
 #[cfg(feature = "planted")]
 pub fn of_environment(variable: &str) -> Option<Bug> {
     let name = std::env::var(variable).ok().filter(|name| !name.is_empty())?;
@@ -196,7 +199,7 @@ pub fn of_environment(variable: &str) -> Option<Bug> {
     bug.ok()
 }
 
-/// Plants a bug in this thread, instead of the one that is there.
+/// Makes `bug` the planted bug of this thread, in place of the one before. `None`: the thread has none.
 #[cfg(feature = "planted")]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.with(|planted| planted.set(bug));

@@ -35,15 +35,15 @@ wire_enum! {
         11 = Elsewhere { inode: InodeId, kind: NodeKind },
         /// The first lock in conflict, if there is one.
         12 = Lock { conflict: Option<HeldLock> },
-        /// `ended`: the op no longer waits, and will not wait if it arrives later. Otherwise it had been answered
-        /// before.
+        /// `ended`: the op no longer waits, and is refused if it arrives later. Otherwise it was answered before the
+        /// cancellation.
         13 = Cancelled { ended: bool },
         /// The reported locks that this session has lost.
         14 = Restored { lost: Vec<(InodeId, Lock)> },
-        /// The lock waits. Once the session is notified, it gets the reply by sending the op again with the same op
-        /// id.
+        /// The lock request waits. After its notification the session sends the op again with the same op id, and gets
+        /// the reply.
         15 = Waiting { op_id: OpId },
-        /// What one of the partitions that share a directory's names knows of it.
+        /// The stub of a directory in one of the partitions that share its names.
         16 = Stub { stub: StubView },
         /// A position in a file or shard, or the index of a shard. `None` if there is none.
         17 = Found { at: Option<u64> },
@@ -64,7 +64,7 @@ wire_struct! {
         pub attr: Option<Attr>,
     }
 
-    /// What one partition has of a directory whose names several share.
+    /// The part of a directory's attributes that one of the partitions with its names has.
     #[derive(Copy)]
     pub struct StubView {
         /// Number of partitions that share the names.
