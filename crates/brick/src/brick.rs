@@ -3,7 +3,7 @@
 //! A writer lock orders appends and is held while a record is written, so that records reach the journal's files in log
 //! order. The machine's lock is never held during IO to the journal or to data files. A panic in this module, of an
 //! assertion or of the index library, poisons the brick: every later call answers [`Error::Poisoned`], and the process
-//! goes on.
+//! continues.
 
 mod append;
 mod checkpoint;
@@ -43,7 +43,7 @@ pub type RecordLife = Box<dyn FnOnce() -> Result<()> + Send>;
 ///
 /// # Errors
 /// Unless a method says otherwise, it answers `Poisoned` once the brick has stopped itself: the caller stops using the
-/// brick and lets other replicas go on. `Damaged` says that what rests on the disk does not match its checksum: the
+/// brick, and other replicas continue without it. `Damaged` says that stored bytes do not match their checksum: the
 /// caller repairs the block or entry from another replica.
 pub struct Brick {
     id: BrickId,
@@ -140,12 +140,12 @@ impl Brick {
         self.id
     }
 
-    /// How often the brick was opened, this time included.
+    /// Number of openings of the brick, this one included.
     pub fn generation(&self) -> u32 {
         self.machine.read().log().generation()
     }
 
-    /// Counter of the boots and mounts after which unsynced changes may be lost.
+    /// Counter of the boots, mounts and stops after which unsynced changes may be lost.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
@@ -190,7 +190,8 @@ impl Brick {
         self.disk.index.take_mended()
     }
 
-    /// Stops the brick: nothing is appended, acknowledged or read any more. -> why it stopped: the first reason given.
+    /// Stops the brick: nothing is appended, acknowledged or read any more. Returns the reason, which is the first one
+    /// given.
     pub fn poison(&self, error: &Error) -> Error {
         let error = self.machine.write().fail(&self.with_brick_id(error.clone()));
         self.group_commit.fail(&error);
@@ -245,8 +246,8 @@ impl Brick {
         self.machine.read().state().active.frees_space
     }
 
-    /// Whether a checkpoint may make room for growing records that are refused now: much of the room is promised to
-    /// others.
+    /// Whether a checkpoint may make room for growing records that are refused now: more than a quarter of the room
+    /// that may be promised is promised to other records.
     pub fn could_free_promises(&self) -> bool {
         self.machine.read().is_promised()
     }
@@ -254,7 +255,7 @@ impl Brick {
     /// The brick's state.
     ///
     /// # Errors
-    /// `Io` if the file system does not tell its room. A poisoned brick answers.
+    /// `Io` if statvfs(3) fails. A poisoned brick reports its status too.
     pub fn status(&self) -> Result<BrickStatus> {
         let space = self.disk.storage.space().map_err(|e| Error::io("statvfs of the brick", e))?;
         let machine = self.machine.read();
@@ -268,7 +269,7 @@ impl Brick {
         })
     }
 
-    /// Writes home all that was appended before this call.
+    /// Writes home all records that were appended before this call.
     ///
     /// # Errors
     /// Those of [`Checkpoint::finish`].

@@ -1,6 +1,6 @@
 //! The checksum of a block: CRC32C (RFC 3720 appendix B.4) of shard id, block number and the 4,096 bytes, never 0.
 //!
-//! Shard and block number are included so that a block at another block's place is damage too.
+//! Shard and block number are included so that a block in the place of another block does not match.
 
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{ShardId, Wire};

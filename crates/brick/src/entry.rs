@@ -96,7 +96,7 @@ fn run_room(run: &BlockRun) -> u64 {
 /// Room for a changed group of checksums in the index: a page, and 512 bytes for key and value.
 pub const GROUP_ROOM: u64 = PAGE_BYTES + 512;
 
-/// Room for an entry of the index with so many bytes of key and value: a page, and the entry twice, for a page that
+/// Room for an entry of the index with `bytes` bytes of key and value: a page, and the entry twice, for a page that
 /// splits.
 pub fn entry_room(bytes: usize) -> u64 {
     PAGE_BYTES + 2 * bytes as u64

@@ -58,7 +58,7 @@ const LIFE_FILE: &str = "life.toml";
 /// Checks that a directory belongs to the user of this process.
 ///
 /// # Errors
-/// `Denied`: it belongs to another user, who could change what is in it. The text has the `chown` that helps.
+/// `Denied`: it belongs to another user, who could change what is in it. The text contains the `chown` command to run.
 pub fn check_own(directory: &Path) -> Result<()> {
     let shown = directory.display();
     let found = std::fs::metadata(directory).map_err(|e| Error::io(format!("look at {shown}"), e))?;
@@ -66,7 +66,7 @@ pub fn check_own(directory: &Path) -> Result<()> {
     match found.uid() == own {
         true => Ok(()),
         false => Err(Error::Denied {
-            what: format!("{shown} belongs to user {}, and we are user {own}: chown {own} {shown}", found.uid()),
+            what: format!("{shown} belongs to user {}, and this process to {own}: chown {own} {shown}", found.uid()),
         }),
     }
 }
@@ -105,6 +105,9 @@ impl Identity {
     }
 
     /// As [`Identity::check_empty`], and takes all rights to the directory from other users.
+    ///
+    /// # Errors
+    /// Those of [`Identity::check_empty`]; `Io` if the rights cannot be changed.
     pub fn take_empty(directory: &Path) -> Result<()> {
         Self::check_empty(directory)?;
         let shown = directory.display();
@@ -115,6 +118,9 @@ impl Identity {
     }
 
     /// Writes `brick.toml`. This is the last step of creating a brick: without that file a directory is no brick.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace`: the file cannot be written.
     pub fn write_new(&self, directory: &Path) -> Result<()> {
         let text = toml::to_string(self).map_err(|e| Error::bug(e.to_string()))?;
         write_file_durably(&directory.join(IDENTITY_FILE), &text)
@@ -176,8 +182,8 @@ pub struct NextLife {
 }
 
 impl NextLife {
-    /// One more than before if the machine booted, the disk was mounted, or the brick stopped itself since it was last
-    /// settled.
+    /// The incarnation of this opening: one more than the recorded one if the machine booted, the disk was mounted, or
+    /// the brick stopped itself since that was settled.
     pub fn incarnation(&self) -> Incarnation {
         Incarnation(self.life.incarnation)
     }

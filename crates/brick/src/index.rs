@@ -64,7 +64,7 @@ pub trait Index: Send + Sync {
     /// The `meta` of the last commit.
     fn meta(&self) -> Result<Option<Bytes>>;
 
-    /// Why the index can no longer be read, if that is so. Answers that are no errors are right even then.
+    /// Why the index can no longer be read, if it cannot. Values that it has returned are right.
     fn broken(&self) -> Option<String> {
         None
     }

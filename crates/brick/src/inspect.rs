@@ -3,8 +3,8 @@
 //!
 //! [`StoppedBrick`] holds the brick's lock and reads its files through [`CopyOnWriteStorage`]. [`Contents`] is what the
 //! brick holds, index and journal together, computed without the machine and recovery: it continues where an opening
-//! must refuse, and it is a second opinion on recovery. Nothing in here panics on damage, whatever is damaged; what is
-//! wrong is reported as a [`Problem`].
+//! must refuse, and its result can be compared with that of recovery. No function of this module panics on damage: each
+//! violation is reported as a [`Problem`].
 
 mod blocks;
 mod check;
@@ -68,7 +68,7 @@ impl std::fmt::Display for Problem {
 pub enum DamagedJournal {
     /// It refuses, as a server's opening does.
     Refuse,
-    /// It reads the log up to the damage, and nothing behind that.
+    /// It reads the log up to the damage, and ignores the records after it.
     ReadUpToIt,
 }
 
@@ -89,7 +89,7 @@ pub struct Life {
     /// Whether it would be a new one, so that what was not synced may be lost: the machine booted, the disk was
     /// mounted, or it is another machine.
     pub reborn: bool,
-    /// Why `life.toml` could not be read, if so. Then `reborn` is true, with which the least is trusted.
+    /// Why `life.toml` could not be read, if so. Then `reborn` is true, so that no unsynced byte is trusted.
     pub problem: Option<Problem>,
 }
 
@@ -118,6 +118,9 @@ impl StoppedBrick {
     }
 
     /// A brick on any storage, without a lock.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`: the settings or the id in `identity` are not valid.
     pub fn on(storage: Arc<dyn Storage>, identity: Identity, reborn: bool) -> Result<Self> {
         let geometry = geometry(&identity)?;
         let life = Life { incarnation: Incarnation(0), reborn, problem: None };
@@ -182,6 +185,9 @@ impl StoppedBrick {
 }
 
 /// Runs `run`, which reads an index that may be damaged. redb panics on some damaged pages: a panic becomes `Damaged`.
+///
+/// # Errors
+/// What `run` returns, and `Damaged` if it panics.
 pub fn guarded<T>(doing: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);

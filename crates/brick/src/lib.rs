@@ -24,7 +24,7 @@
 //! | overlay | changes in memory: the *active* one takes appends, the *frozen* one is written home by a checkpoint |
 //! | `written`, `stable`, `applied` | positions: the log is in the journal's files, is synced, is in the index up to here |
 //! | generation | number of openings; a record has that of the opening that appended it |
-//! | incarnation | number of boots and mounts after which unsynced changes may be lost |
+//! | incarnation | number of boots, mounts and stops after which unsynced changes may be lost |
 //! | promised | room that the running and the next checkpoint may need at most |
 //! | stalled | of a checkpoint: it waits for room that another user of the file system took |
 //! | poisoned | of a brick: it has stopped itself after a failed write or sync, or a failed assertion |

@@ -59,7 +59,7 @@ macro_rules! invariant {
 }
 pub(crate) use invariant;
 
-/// Whether the IO failed for want of room or of file descriptors, and can succeed once there are some.
+/// Whether the IO failed because room or a file descriptor was lacking. It can succeed later.
 pub fn is_shortage(error: &Error) -> bool {
     matches!(error, Error::NoSpace { .. } | Error::Unavailable { .. })
 }
@@ -151,7 +151,7 @@ impl Machine {
         self.state.apply(record, end);
     }
 
-    /// The log goes on at `end`; all before it is on stable storage; segments from `oldest` on are kept.
+    /// Appends continue at `end`; all before it is on stable storage; segments from `oldest` on are kept.
     /// `has_uncovered_recovery`: a power cut came before, and records were replayed without the blocks that it took.
     pub fn resume(&mut self, end: Lsn, oldest: u64, has_uncovered_recovery: bool) {
         self.log.resume(end, oldest);
@@ -161,7 +161,7 @@ impl Machine {
     /// Appends a record.
     ///
     /// # Errors
-    /// `Invalid`: no segment holds it. `Bug`: it breaks a numbered invariant. After both nothing has changed.
+    /// `Invalid`: it is longer than a segment. `Bug`: it breaks a numbered invariant. After both nothing has changed.
     /// `Poisoned`: the brick has stopped.
     pub fn append(&mut self, entry: &LogEntry) -> Result<Append> {
         self.append_checked(entry, true)
@@ -416,7 +416,8 @@ impl Machine {
         *known = if first == known.1 { (known.0, end) } else { (first, end) };
     }
 
-    /// From now on nothing is appended or acknowledged. -> the reason: the first one given.
+    /// Stops the machine: nothing is appended or acknowledged any more. Returns the reason, which is the first one
+    /// given.
     pub fn fail(&mut self, error: &Error) -> Error {
         let what = error.detail().unwrap_or("a failed write").to_string();
         self.failed.get_or_insert(Error::Poisoned { what }).clone()
@@ -450,8 +451,8 @@ impl Machine {
         &self.log
     }
 
-    /// Something in this segment cannot be read. If it is the last one, the next record begins another, so that it can
-    /// be read.
+    /// Reports that a part of this segment cannot be read. If it is the last segment, the next record begins another
+    /// one, so that readers find the record.
     pub fn avoid_segment(&mut self, number: u64) {
         self.log.avoid_segment(number);
     }

@@ -38,6 +38,9 @@ impl Brick {
     }
 
     /// Makes all files of a brick but `brick.toml`.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace`: a file cannot be made. `Invalid`: the settings are out of bounds.
     pub fn create_on(storage: &dyn Storage, identity: &Identity) -> Result<()> {
         Home::create(storage)?;
         RedbIndex::create(storage)?;
@@ -104,6 +107,9 @@ impl Brick {
     }
 
     /// As [`Brick::open_on`], if `may_open` returns no error ([`Brick::open_if`]).
+    ///
+    /// # Errors
+    /// Those of [`Brick::open_on`], and what `may_open` returns.
     pub fn open_on_if(
         storage: Arc<dyn Storage>,
         identity: &Identity,
@@ -114,8 +120,8 @@ impl Brick {
         Self::open_reading(storage, identity, (incarnation, after_power_cut), may_open, Reading::Strict)
     }
 
-    /// Opens a damaged brick to read what is left of it: blocks of the index are read as they are, whatever their sums
-    /// say.
+    /// Opens a damaged brick to read what is left of it: blocks of the index are read even if they do not match their
+    /// sums.
     pub(crate) fn open_to_salvage(
         storage: Arc<dyn Storage>,
         identity: &Identity,
@@ -214,7 +220,8 @@ pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry, before: &Me
     }
 }
 
-/// Puts the log that recovery found on stable storage, before the log goes on. -> the oldest segment that is kept.
+/// Puts the log that recovery found on stable storage, before anything is appended. Returns the number of the oldest
+/// segment that is kept.
 fn settle_log(disk: &Disk, geometry: Geometry, meta: &Meta, end: Lsn) -> Result<u64> {
     let first = geometry.number_of(Lsn(meta.applied));
     let numbers: Vec<u64> = (first..=geometry.number_of(end)).collect();
@@ -236,7 +243,7 @@ pub(crate) fn geometry(identity: &Identity) -> Result<Geometry> {
     let sane = (4..=65_536).contains(&journal_segments) && ((64 << 10)..=(1 << 30)).contains(&segment_bytes);
     if !sane {
         return Err(Error::invalid(format!(
-            "a journal of {journal_segments} segments of {segment_bytes} bytes; at least 4, of 64 KiB to 1 GiB"
+            "a journal of {journal_segments} segments of {segment_bytes} bytes; use 4 to 65,536 of 64 KiB to 1 GiB"
         )));
     }
     Ok(Geometry { brick: identity.brick_id()?, segments: journal_segments, segment_bytes })

@@ -1,5 +1,5 @@
-//! The storage that a brick asks for: two small traits, so that tests run a brick in memory, with faults and through
-//! power cuts.
+//! The storage below a brick: two small traits, so that tests run a brick in memory, with faults and through power
+//! cuts.
 //!
 //! Assumptions about the medium. What a successful `sync` covered survives a power cut; of the rest any part may. A
 //! write that a power cut interrupts leaves each 512-byte sector old or new. After a failed `sync` nothing that was
@@ -23,6 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A directory tree. Paths are relative to its root.
+///
+/// # Errors
+/// Those of the operating system, whose kinds [`is_no_room`], [`is_no_descriptor`] and [`is_damage`] distinguish.
 pub trait Storage: Send + Sync {
     /// Opens a file; if `create` is set, makes it if it is missing. Its name is durable after the next
     /// `sync_directory`.
@@ -88,12 +91,14 @@ pub fn is_damage(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| [EIO, ENODATA, EBADMSG, EILSEQ, EUCLEAN].contains(&errno))
 }
 
-/// An open that found no file descriptor is tried so many times, after a pause each time: for 30 s, in tests for 200
-/// ms.
+/// Tries of an open that finds no file descriptor, with a pause after each: 30 s in total, 200 ms in tests.
 const DESCRIPTOR_TRIES: u32 = if cfg!(test) { 20 } else { 3000 };
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
 
 /// Calls `open`. While it fails for want of a file descriptor, calls `close_others` and tries again, for 30 s.
+///
+/// # Errors
+/// That of the last call of `open`.
 pub fn patiently<T>(open: impl Fn() -> Result<T>, close_others: impl Fn()) -> Result<T> {
     for _ in 0..DESCRIPTOR_TRIES {
         match open() {
@@ -107,7 +112,10 @@ pub fn patiently<T>(open: impl Fn() -> Result<T>, close_others: impl Fn()) -> Re
     open()
 }
 
-/// An open file.
+/// An open file. Offsets and lengths are in bytes.
+///
+/// # Errors
+/// As for [`Storage`]. After a failed `sync` the bytes that it should have covered must not be trusted.
 pub trait StorageFile: Send + Sync {
     /// Reads at most `buffer.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;

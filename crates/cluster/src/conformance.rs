@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tasks::Tasks;
 
-/// Threads of a concurrent test, and what each of them does.
+/// Threads of a concurrent test.
 const THREADS: u64 = 4;
+/// Steps of each thread.
 const ROUNDS: u64 = 25;
 /// A limit that no watch reaches, unless it misses a change.
 const LONG: Duration = Duration::from_secs(30);
@@ -50,7 +51,7 @@ fn revision(coordinator: &dyn Coordinator) -> Revision {
     coordinator.list("/suite/").unwrap().revision
 }
 
-/// The keys that a watch reports, and its revision. None if it asks to read again.
+/// The keys that a watch reports, and its revision. `None` for [`Watched::ReadAgain`].
 fn changed(coordinator: &dyn Coordinator, prefixes: &[&str], after: Revision) -> Option<(Vec<String>, Revision)> {
     match coordinator.watch(prefixes, after, LONG).unwrap() {
         Watched::Changed { keys, revision } => Some((keys, revision)),
@@ -123,7 +124,7 @@ fn watches(coordinator: &dyn Coordinator) {
     let unchanged = coordinator.watch(&["/suite/"], third, SHORT).unwrap();
     assert!(matches!(unchanged, Watched::Unchanged { .. }), "a refused transaction changes nothing: {unchanged:?}");
     let later = Revision(third.0 + 1_000_000);
-    assert_eq!(coordinator.watch(&["/suite/"], later, LONG).unwrap(), Watched::ReadAgain, "of no such store");
+    assert_eq!(coordinator.watch(&["/suite/"], later, LONG).unwrap(), Watched::ReadAgain, "no such revision");
 }
 
 fn watches_kept_keys(coordinator: &dyn Coordinator) {
@@ -142,7 +143,7 @@ fn watches_kept_keys(coordinator: &dyn Coordinator) {
     let (keys, second) = changed(coordinator, &["/suite/kept/"], first).unwrap();
     assert_eq!(keys, [key], "its value has changed");
     let (keys, third) = changed(coordinator, &["/suite/kept/"], second).unwrap();
-    assert_eq!(keys, [key], "it has expired, although nobody reads");
+    assert_eq!(keys, [key], "it has expired, although no call has read it");
     assert_eq!(coordinator.get(key).unwrap(), None);
     coordinator.keep(key, "3", LONG).unwrap();
     let (_, fourth) = changed(coordinator, &["/suite/kept/"], third).unwrap();

@@ -20,8 +20,9 @@ pub type Write<'a> = (&'a str, Option<&'a str>);
 
 /// A consistent key-value store.
 ///
-/// Each method fails with `Unavailable` if the store cannot be reached. A write that fails with any error has certainly
-/// not been executed and never will be.
+/// # Errors
+/// `Unavailable` if the store cannot be reached. A write that fails with any error has not been executed and never will
+/// be; if that is not known, the write returns [`Outcome::Unknown`].
 pub trait Coordinator: Send + Sync {
     /// The value of a key.
     fn get(&self, key: &str) -> Result<Option<String>>;
@@ -54,21 +55,21 @@ pub trait Coordinator: Send + Sync {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Revision(pub u64);
 
-/// What happened to a write.
+/// The outcome of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     Written,
     /// A value did not match, so nothing was written and never will be.
     Refused,
-    /// The write has been executed, or will be, or never will be.
+    /// It is not known whether the write has been executed. It may still be executed later.
     Unknown {
         /// Why there is no answer.
         why: String,
     },
 }
 
-/// What was listed.
+/// The result of [`Coordinator::list`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
     /// Keys, in order, with their values.
@@ -77,7 +78,7 @@ pub struct Listing {
     pub revision: Revision,
 }
 
-/// How a watch ended.
+/// The result of [`Coordinator::watch`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Watched {
@@ -89,5 +90,6 @@ pub enum Watched {
     ReadAgain,
 }
 
-/// How long a server may serve after it has renewed its lease, by the coordinator's clock.
+/// Length of a server's lease from its last renewal, by the coordinator's clock: 3 s. A killed server's partitions are
+/// unavailable for this time. A server itself stops serving earlier, see [`crate::views::serves_for`].
 pub const LEASE: Duration = Duration::from_secs(3);

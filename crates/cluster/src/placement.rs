@@ -32,7 +32,7 @@ pub fn place(candidates: &[Candidate], copies: u32, partitions: u32) -> Result<V
     }
     if (domains.len() as u32) < copies {
         return Err(Error::invalid(format!(
-            "{copies} copies need at least {} bricks of different failure domains; the pool has {}",
+            "{copies} copies need at least {} bricks of different failure domains; the pool has {}: add bricks",
             copies,
             domains.len()
         )));

@@ -51,10 +51,10 @@ pub struct BrickInfo {
     /// The server that it is on. Records without this field are of the first server.
     #[serde(default = "first")]
     pub server: ServerId,
-    /// The incarnation in which it was last opened, which any server needs to renew its views. 0: not opened yet.
+    /// The incarnation in which it was last opened. Each server that forms views needs it. 0: not opened yet.
     #[serde(default)]
     pub incarnation: Incarnation,
-    /// Number of its openings at that time. A brick with a lower number of its own was restored from an older copy.
+    /// Number of its openings at that time. A brick that has counted fewer openings was restored from an older copy.
     #[serde(default)]
     pub openings: u32,
     /// The brick was added while its server ran, and the server has not opened it yet. Nothing is placed on it until
@@ -127,7 +127,7 @@ pub struct RingInfo {
     pub ring: RingId,
     /// The pool that it is on.
     pub pool: String,
-    /// Number of copies of everything.
+    /// Number of copies of each partition.
     pub copies: u32,
     /// Failure domain of the copies.
     pub domain: Domain,
@@ -272,9 +272,9 @@ pub struct VolumeInfo {
     pub pool: String,
     pub ring: RingId,
     pub copies: u32,
-    /// The user who made the volume. May use it.
+    /// User id of the user who made the volume, who may use it.
     pub owner_uid: u32,
-    /// Other users who may use it.
+    /// User ids of others who may use it.
     pub allowed_uids: Vec<u32>,
     /// Translators above the fixed layers.
     pub layers: Vec<String>,
@@ -286,7 +286,8 @@ pub struct VolumeInfo {
     /// How its bytes are replicated.
     #[serde(default)]
     pub mode: Mode,
-    /// Random number of the call that made the volume, which recognises its record by it.
+    /// Random number by which the call that made the volume recognises its own record, if the outcome of its
+    /// transaction was unknown.
     #[serde(default)]
     pub creation: u64,
 }
@@ -300,7 +301,8 @@ fn one() -> u32 {
 pub struct SessionInfo {
     pub session: SessionId,
     pub volume: VolumeId,
-    /// The user, as the kernel said. `None`: a client that proved the secret.
+    /// The user id that the kernel reported for the client's Unix socket. `None`: a client that proved that it has the
+    /// cluster's secret.
     pub uid: Option<u32>,
     /// The server where it was opened, which expires it.
     #[serde(default = "first")]
@@ -310,7 +312,7 @@ pub struct SessionInfo {
 /// Record `/lost-blocks` or `/lost-blocks/NUMBER`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LostBlocks<T> {
-    /// Number of times that the record was changed.
+    /// Number of changes of the record, so that no value repeats.
     pub change: u64,
     pub blocks: Vec<T>,
 }

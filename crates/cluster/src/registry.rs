@@ -27,7 +27,11 @@ pub const RECORDS_VERSION: u32 = 3;
 
 const VERSION_KEY: &str = "/version";
 
-/// The records, as one of the servers uses them.
+/// The records in the coordinator, as one server reads and changes them.
+///
+/// # Errors
+/// Unless a method says otherwise: those of the coordinator; `Damaged` if a record cannot be parsed; `Unavailable` if
+/// the outcome of a change is unknown after three attempts; `NoSpace` if all numbers of a kind are assigned.
 #[derive(Clone)]
 pub struct Registry {
     coordinator: Arc<dyn Coordinator>,
@@ -86,7 +90,7 @@ impl Registry {
         }
     }
 
-    /// Removes a record, if `is_it` accepts it. Another record of the key is left alone.
+    /// Removes a record, if `is_it` accepts it. Any other record under the key remains.
     fn remove<T: DeserializeOwned>(&self, key: &str, is_it: impl Fn(&T) -> bool) -> Result<()> {
         let mut attempts = Attempts::default();
         loop {
@@ -110,7 +114,7 @@ impl Registry {
         let mut attempts = Attempts::default();
         loop {
             match self.coordinator.get("/cluster")? {
-                // The id is random, so it is the one of an earlier attempt.
+                // The id is random, so an earlier attempt has written it.
                 Some(found) if attempts.are_unsure() && found == id => return Ok(()),
                 Some(_) => return Err(Error::Exists),
                 None => {}
@@ -122,6 +126,9 @@ impl Registry {
     }
 
     /// The cluster's id, 32 hex digits.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no cluster.
     pub fn cluster(&self) -> Result<String> {
         self.get("/cluster")?.ok_or_else(|| Error::invalid("there is no cluster here; `hekate init` makes one"))
     }
@@ -175,14 +182,14 @@ impl Registry {
         for brick in bricks {
             writes.push((brick_key(brick.brick), text(brick)?));
         }
-        // A brick's id is random, so its record is the one of an earlier attempt.
+        // A brick's id is random, so only an earlier attempt of this call can have written its record.
         let own = writes.last().cloned().unwrap_or_default();
         let writes: Vec<_> = writes.iter().map(|(key, value)| (&key[..], Some(&value[..]))).collect();
         let mut attempts = Attempts::default();
         loop {
             if self.coordinator.get(&key)?.is_some() {
                 let is_own = attempts.are_unsure() && self.coordinator.get(&own.0)?.as_ref() == Some(&own.1);
-                let exists = || Error::invalid(format!("there is a pool called {name} already"));
+                let exists = || Error::invalid(format!("there is a pool called {name} already; use another name"));
                 return if is_own { Ok(()) } else { Err(exists()) };
             }
             if attempts.is_written(self.coordinator.transact(&[(&key, None)], &writes))? {
@@ -202,6 +209,9 @@ impl Registry {
     }
 
     /// A volume by name.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is not allowed.
     pub fn volume(&self, name: &str) -> Result<Option<VolumeInfo>> {
         check_name("volume", name)?;
         self.get(&volume_key(name))
@@ -224,7 +234,7 @@ impl Registry {
                 Some(_) => return Err(Error::invalid(format!("there is a volume called {} already", volume.name))),
                 None => {}
             }
-            let full = |_| Error::NoSpace { what: "all numbers of volumes are used".into() };
+            let full = |_| Error::NoSpace { what: "all numbers of volumes are assigned; make another cluster".into() };
             let number = VolumeId(u32::try_from(counter.next).map_err(full)?);
             let made = VolumeInfo { volume: number, creation, ..volume.clone() };
             let record = text(&made)?;
@@ -243,13 +253,13 @@ impl Registry {
         Ok(found.filter(|found| found.volume == volume.volume))
     }
 
-    /// Removes the record of a volume. A later volume of its name stays.
+    /// Removes the record of a volume. The record of a later volume with the same name remains.
     pub fn forget_volume(&self, volume: &VolumeInfo) -> Result<()> {
         self.remove(&volume_key(&volume.name), |found: &VolumeInfo| found.volume == volume.volume)
     }
 
     /// Records a new session of a volume. `uid`: its user; `None` for a client that proved the secret. If the outcome
-    /// of an attempt is unknown, a session may be left over that nobody uses: its server expires it.
+    /// of an attempt is unknown, an unused session may remain, which this server expires.
     pub fn begin_session(&self, volume: VolumeId, uid: Option<u32>) -> Result<SessionId> {
         let mut attempts = Attempts::default();
         loop {
@@ -264,13 +274,13 @@ impl Registry {
         }
     }
 
-    /// This server's list of blocks that a power failure removed and whose replicas have yet to agree.
+    /// This server's list of blocks that were lost in power cuts and are not reconciled with the other replicas yet.
     pub fn lost_blocks<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
         let found: Option<LostBlocks<T>> = self.get(&self.lost_blocks_key())?;
         Ok(found.map(|found| found.blocks).unwrap_or_default())
     }
 
-    /// Replaces that list.
+    /// Replaces this server's list of lost blocks.
     pub fn put_lost_blocks<T: Serialize + DeserializeOwned + PartialEq + Clone>(&self, rows: &[T]) -> Result<()> {
         let key = self.lost_blocks_key();
         let mut attempts = Attempts::default();
@@ -289,7 +299,7 @@ impl Registry {
         }
     }
 
-    /// The key of that list. The first server's key has no number.
+    /// The key of this server's list of lost blocks. The first server's key has no number.
     fn lost_blocks_key(&self) -> String {
         match self.server {
             FIRST_SERVER => "/lost-blocks".into(),
@@ -297,7 +307,7 @@ impl Registry {
         }
     }
 
-    /// A session that has not ended.
+    /// The record of a session. `None`: it has ended or never existed.
     pub fn session(&self, session: SessionId) -> Result<Option<SessionInfo>> {
         self.get(&session_key(session))
     }
@@ -312,7 +322,7 @@ impl Registry {
         Ok(self.sessions()?.iter().filter(|session| session.volume == volume).count())
     }
 
-    /// Removes the record of a session. A session that has ended never returns.
+    /// Removes the record of a session. Its number is never assigned again.
     pub fn end_session(&self, session: SessionId) -> Result<()> {
         self.remove(&session_key(session), |_: &SessionInfo| true)
     }
@@ -363,6 +373,9 @@ fn text<T: Serialize + ?Sized>(value: &T) -> Result<String> {
 }
 
 /// Checks the name of a pool or volume: 1 to 63 of `a-z A-Z 0-9 . _ -`, beginning with a letter or digit.
+///
+/// # Errors
+/// `Invalid` with the rule, if the name does not follow it.
 pub fn check_name(what: &str, name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let good = (1..=63).contains(&name.len())

@@ -14,17 +14,17 @@ use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Allowed drift between two clocks: a twentieth, 0.15 s in 3 s.
+/// Divisor of the allowed drift between two clocks: a twentieth, 0.15 s in 3 s.
 const DRIFT: u32 = 20;
 
-/// How long a server serves after it has renewed its lease, by its own clock. When the lease is over by the
-/// coordinator's clock, this time must be over by the server's.
+/// How long a server serves after it has renewed its lease, by its own clock. This time must end by the server's clock
+/// before the lease ends by the coordinator's.
 pub fn serves_for(lease: Duration) -> Duration {
     if is_planted(Bug::LeaseTooLong) { lease * 2 } else { lease - lease / DRIFT }
 }
 
-/// How long a server waits, by its own clock, for the end of another's lease that the coordinator does not know to be
-/// over.
+/// How long a server waits, by its own clock, for the end of another server's lease if the coordinator cannot say when
+/// that lease ends.
 pub fn waits_for(lease: Duration) -> Duration {
     lease + lease / DRIFT
 }
@@ -58,14 +58,15 @@ pub struct Seen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     pub view: View,
-    /// Servers that may record the view: the first one at once, each other one after those before it had their time.
+    /// Servers that may record the view: the first one at once, each later one if those before it have not done so in
+    /// their time.
     pub servers: Vec<ServerId>,
 }
 
 /// Result of the decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
-    /// The view is as it should be.
+    /// No other view is due.
     Fine,
     /// This view must be formed.
     Due(Due),
@@ -74,8 +75,8 @@ pub enum Outlook {
 }
 
 impl Seen {
-    /// True if the brick can be in a view. A leader that cannot reach a member says nothing about an incarnation that
-    /// its view does not name, since it rejects messages of that incarnation.
+    /// True if the brick can be in a view. A leader's report that it cannot reach a member does not count for an
+    /// incarnation that its view does not name, since the leader rejects messages of that incarnation.
     fn serves(&self, partition: PartitionNumber, now: &View, brick: BrickId) -> bool {
         let is_named = || now.all().any(|member| member.brick == brick && self.remembers(member));
         let is_lost = self.lost.contains(&(partition, brick)) && is_named();
@@ -120,7 +121,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
         if is_planted(Bug::ExcludedReplicaLeads) { placed.clone() } else { entitled.collect() };
     let mut members: Vec<BrickId> = entitled.iter().copied().filter(|brick| serves(*brick)).collect();
     exclude_left_out(&mut members, views, ring.members_min(), partition, seen);
-    // F18: if no member has its memory, all members must be available.
+    // F18: if no member has its memory, the next view is forgetful, and all members must be available.
     let forgetful = entitled.is_empty();
     if forgetful && opened.members.iter().all(|member| serves(member.brick)) {
         members = opened.members.iter().map(|member| member.brick).collect();
@@ -202,7 +203,7 @@ fn joining_replicas(views: Views<'_>, members: &[BrickId], partition: PartitionN
 }
 
 /// True if the member joined with a view that has not begun, and stays. A member that leads a forced view did not join.
-/// One that cannot be given the latest records, or cannot provide what it has, does not stay.
+/// A member that cannot be sent the latest records, or cannot provide the records that it alone has, does not stay.
 fn has_joined(member: &Member, views: Views<'_>, partition: PartitionNumber, seen: &Seen) -> bool {
     let Views { now, opened } = views;
     let follows = !now.opened && now.members.iter().any(|member| opened.has_member(member.brick));
@@ -211,9 +212,9 @@ fn has_joined(member: &Member, views: Views<'_>, partition: PartitionNumber, see
     follows && !opened.has_member(member.brick) && is_there && is_even
 }
 
-/// Removes members that the last formed view left out, while it has not begun. Its leader could not reach them, and no
-/// other server knows why. Those that are entitled come back as learners, once the view has begun. A view that cannot
-/// begin leaves out no member.
+/// Removes members that the last formed view left out, while it has not begun. Its leader could not reach them; other
+/// servers do not have that report. Those that are entitled come back as learners, once the view has begun. A view that
+/// cannot begin leaves out no member.
 fn exclude_left_out(
     members: &mut Vec<BrickId>,
     views: Views<'_>,
@@ -231,7 +232,7 @@ fn exclude_left_out(
 
 /// Removes members that lack records which the leader cannot provide: they learn (R18 of docs/replication.md). If too
 /// few members remain, such a replica stays a learner until that view has begun, although it is entitled to be a
-/// member: otherwise it would be found unfed again, and views would be formed without end.
+/// member: otherwise the leader would report it again, and views would be formed without end.
 fn exclude_unfed(members: &mut Vec<BrickId>, now: &View, partition: PartitionNumber, seen: &Seen) {
     members.retain(|brick| !seen.is_unfed(partition, *brick));
     if !now.opened && now.too_few && members.contains(&now.leader) && !is_planted(Bug::UnfedReplicaReturns) {
@@ -239,10 +240,10 @@ fn exclude_unfed(members: &mut Vec<BrickId>, now: &View, partition: PartitionNum
     }
 }
 
-/// L20: replicas that lost their memory may differ in changes that no log has. The leader that found such a
-/// difference becomes the only member, and the others learn from it. Until its view has begun all of them are needed,
-/// in case it loses its memory again. (A forced view lacks some of them.) The same holds if one of them cannot be given
-/// what it lacks.
+/// L20: replicas that lost their memory may differ in changes that no log has. The leader that found such a difference
+/// becomes the only member, and the others learn from it. Until its view has begun all of them are needed, in case it
+/// loses its memory again. (A forced view lacks some of them.) It also becomes the only member if another member cannot
+/// be sent the records that it lacks.
 fn continues_alone(members: &mut Vec<BrickId>, views: Views<'_>, partition: PartitionNumber, seen: &Seen) -> bool {
     let Views { now, opened } = views;
     let is_in = |member: &Member| now.has_member(member.brick) || now.has_learner(member.brick);
@@ -287,11 +288,11 @@ pub fn forced(ring: &RingInfo, partition: PartitionNumber, brick: BrickId, seen:
         return Err(Error::invalid(format!("there is no {name}")));
     };
     let Outlook::Waits(_) = outlook(ring, partition, seen) else {
-        return Err(Error::invalid(format!("{name} waits for no brick that is gone; there is nothing to force")));
+        return Err(Error::invalid(format!("{name} waits for no missing brick; there is nothing to force")));
     };
     let placed = ring.placed(partition);
     if !placed.contains(&brick) || !seen.serves(partition, now, brick) {
-        return Err(Error::invalid(format!("brick {} does not serve {name}", brick.text())));
+        return Err(Error::invalid(format!("brick {} does not serve {name}; name one that does", brick.text())));
     }
     let learners = placed.into_iter().filter(|other| *other != brick && seen.serves(partition, now, *other));
     Ok(View {

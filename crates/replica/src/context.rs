@@ -7,7 +7,8 @@ use hekate_brick::Brick;
 use hekate_proto::map::View;
 use hekate_proto::*;
 
-/// Names a request until it is answered. The host of the partition chooses it.
+/// Identifies a request until it is answered. The host of the partition assigns it, and assigns it to no other request
+/// meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -42,7 +43,7 @@ pub struct Out {
     pub answers: Vec<(Token, Result<Reply>)>,
     /// Syncs for the host to run. It reports each with [`Event::Synced`](crate::Event::Synced).
     pub syncs: Vec<SyncJob>,
-    /// The brick's journal is full. The host has the brick write a checkpoint and then sends
+    /// The brick's journal is full. The host runs a checkpoint of the brick and then sends
     /// [`Event::Room`](crate::Event::Room).
     pub wants_room: bool,
     /// Inodes that lost their last name. A session may still have them open.
@@ -57,7 +58,7 @@ pub struct Out {
     pub branches: Vec<&'static str>,
 }
 
-/// The arguments of nearly every function in this crate.
+/// The context of an event: it is passed through nearly every function of this crate.
 pub(crate) struct Context<'a> {
     /// The address of this replica and its view.
     pub at: &'a mut Membership,

@@ -5,7 +5,7 @@
 //! A member takes a fast write only if the shard's last write has exactly the stamp that the fast write follows. One
 //! journal record applies the write and lists it: until it is known that every member has it, it is *unsettled*. A
 //! leader *opens* a shard for a session when it answers a write of that session, and names its *term* in the answer.
-//! Before anything else is done to the shard the leader *closes* it.
+//! The leader *closes* the shard before any other change of it: no session can send fast writes to it from then on.
 
 pub(crate) mod closing;
 pub(crate) mod lane;
@@ -49,7 +49,7 @@ pub(crate) struct FastMember {
     /// term are refused.
     term: Option<u64>,
     lists: Lists,
-    /// Lists that the leader has asked for, to be answered once the member has the record.
+    /// Lists that the leader has requested. The member sends them once it has the record.
     questions: Vec<(Sequence, Vec<ShardId>)>,
 }
 
@@ -58,8 +58,8 @@ impl FastMember {
         Ok(Self { lists: read_lists(at, brick)?, ..Self::default() })
     }
 
-    /// Drops what an earlier leader asked for. Writes that the member takes under the old term, before it receives the
-    /// new one, are in the lists that it then sends.
+    /// Drops the term and the requests of an earlier leader. Writes that the member takes under the old term, before it
+    /// receives the new one, are in the lists that it sends with `Position`.
     pub fn forget(&mut self) {
         self.questions.clear();
     }
@@ -95,7 +95,7 @@ impl FastMember {
         self.questions.push((sequence, shards));
     }
 
-    /// Sends the lists that the leader asked for, if the member has the record after which it takes no fast write to
+    /// Sends the lists that the leader requested, if the member has the record after which it takes no fast write to
     /// those shards.
     pub fn answer(&mut self, cx: &mut Context, last: Sequence) {
         for (sequence, shards) in self.questions.extract_if(.., |(sequence, _)| *sequence <= last) {
@@ -214,7 +214,7 @@ impl Overwrite<'_> {
     /// The error for a write that is malformed or belongs to another partition.
     pub fn refusal(&self, at: &Membership, ask: &Ask) -> Option<Error> {
         if self.bytes.is_empty() || self.bytes.len() > FAST_BYTES_MAX || self.end() > SHARD_BYTES {
-            return Some(Error::invalid("a fast write that is outside of its shard, empty or too long"));
+            return Some(Error::invalid("the fast write is empty, over 64 KiB or outside of its shard"));
         }
         let is_here = ask.partition(self.shard.position()) == at.own.partition;
         (!is_here).then(|| Error::Protocol { what: "a fast write to a shard of another partition".into() })

@@ -1,5 +1,5 @@
-//! Healing, at the leader: it goes through what it holds of the partition once, portion by portion, and sends each
-//! learner what the learner holds differently. `learner.rs` is the learner's side.
+//! Healing, at the leader: the leader compares its data of the partition with each learner's once, portion by portion,
+//! and sends the learner the entries and blocks that differ. `learner.rs` is the learner's side.
 //!
 //! Each step belongs to a record that is empty for the members, so it has its place among the changes that go on
 //! meanwhile. From the record that compares a portion on, the learner applies the leader's records to that portion.
@@ -37,7 +37,7 @@ const TICK_BYTES: usize = 1 << 20;
 const BUSY_SHARE: usize = 4;
 /// Bytes that may be sent and not acknowledged by the learner.
 const WINDOW_BYTES: usize = 2 << 20;
-/// Bytes that a step is taken to cost besides what it carries.
+/// Bytes that are counted for a step in addition to those that it carries, by estimate.
 const STEP_BYTES: usize = 256;
 
 /// Records that a learner may lack and still become a member: it is sent them before its view begins.
@@ -50,13 +50,13 @@ pub struct Healing {
     pub brick: BrickId,
     /// True if the learner is sent records.
     pub heard: bool,
-    /// True if the leader cannot read something that the learner needs.
+    /// True if the leader cannot read an entry or block that the learner needs.
     pub stuck: bool,
     /// True if the learner may become a member: it lacks a few of the last records at most (`NEAR`).
     pub whole: bool,
     /// The part of the partition that was compared, in 1/10,000.
     pub done: u32,
-    /// Bytes that were sent because the learner held something else.
+    /// Bytes of entries and blocks that were sent because the learner's differed.
     pub sent: u64,
     /// While the learner is compared: it has everything before this key. `None`: it is sent records only.
     pub from: Option<Key>,
@@ -70,7 +70,7 @@ pub(crate) struct Learner {
     stage: Stage,
     /// The learner has all records up to this one.
     held: Sequence,
-    /// The record that the learner has to have when it is next checked whether it keeps up.
+    /// The record that the learner must have at the next check (`late.rs`). Otherwise it counts as fallen behind.
     due: Sequence,
     /// The learner's journal lacks the records before this one, or has only what its healing needed of them. It may not
     /// lead while a member lacks one of these.
@@ -91,7 +91,7 @@ enum Stage {
     Positioned(LearnerPosition),
     /// The learner is sent the records that it lacks, some with each tick. New records are queued behind them.
     Feeding(Feeding),
-    /// The learner follows. It is whole once it is near the end of the log.
+    /// The learner has been sent all records. It is whole once it has all stable ones and lacks at most `NEAR` others.
     Following,
     /// The portion from this key on is compared next.
     Next(Key),
@@ -103,7 +103,8 @@ enum Stage {
     /// The learner has everything once it has this record.
     Ending(Sequence),
     Whole,
-    /// The leader cannot read something. It tries again after a repair, when the learner comes back, and every 10 s.
+    /// The leader cannot read an entry or block that the learner needs. It tries again after a repair, when the learner
+    /// comes back, and every 10 s.
     Stuck,
 }
 
@@ -140,7 +141,7 @@ struct Feeding {
     heal: Option<HealRecord>,
 }
 
-/// What differs in a portion.
+/// The differences in a portion that are left to be sent.
 #[derive(Debug)]
 struct Mending {
     to: Key,
@@ -251,7 +252,7 @@ impl Leader {
         }
     }
 
-    /// The learner is not connected any more, or connected anew: it has to send `Position` again.
+    /// Handles the end or the renewal of the connection to a learner: it has to send `Position` again.
     pub fn learner_away(&mut self, brick: BrickId) {
         if let Some(learner) = self.healing.learners.get_mut(&brick) {
             *learner = Learner { sent: learner.sent, ..Learner::default() };
@@ -282,7 +283,7 @@ impl Leader {
         }
     }
 
-    /// Sets how many bytes may be sent before the next tick.
+    /// Renews the number of bytes that may be sent before the next tick.
     pub fn allow_healing(&mut self) {
         let is_busy = std::mem::take(&mut self.healing.was_asked);
         let share = if is_busy { TICK_BYTES / BUSY_SHARE } else { TICK_BYTES };

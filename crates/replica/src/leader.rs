@@ -34,7 +34,7 @@ pub(crate) struct Member {
     pub position: Option<LogPosition>,
     /// The member's journal has all records up to this one.
     pub held: Sequence,
-    /// Bytes of growing records that the member's brick has room for, as it last said.
+    /// Bytes and files of growing records that the member's brick has room for, as it last reported.
     pub room: Amount,
     /// The member cannot append records any more.
     pub failed: bool,
@@ -142,14 +142,14 @@ impl Leader {
                 self.stop_at_damage(cx, from.brick, looked)?;
                 self.heal(cx)?;
             }
-            // A learner that fails is left alone: the members go on.
+            // A learner that fails does not stop the members.
             Message::Failed { error } if self.healing.has_learner(from.brick) => {
                 cx.out.notes.push(not_healed(cx.at, from.brick, &error));
                 self.learner_away(from.brick);
             }
             Message::Synced { ticket } => self.synced(cx, from.brick, ticket),
             Message::WantStable => self.stabilize(cx, from.brick),
-            // The logs are equal, so nothing tells which of the two copies is right: the leader stops.
+            // The logs are equal, so it is unknown which of the two copies is right: the leader stops.
             Message::Failed { error } if matches!(self.start.phase(), Phase::Comparing(_)) => return Err(error),
             Message::Failed { error } => self.member_failed(cx, from.brick, &error),
             Message::Leg { intent, number, volume, session, op_id, leg } => {

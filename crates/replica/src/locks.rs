@@ -7,9 +7,9 @@
 //! it may overtake.
 //!
 //! Limits: a deadlock is detected if all its waits are in this table (not over partitions) and it consists of fcntl
-//! locks. An owner is one party whatever its threads do, as in fcntl(2). Overtaking is decided by this table alone too:
-//! a wait that lasts because of an earlier wait, where a lock of another partition or style closes the cycle, ends when
-//! one is cancelled.
+//! locks. An owner is one party whatever its threads do, as in fcntl(2). Whether a wait may overtake is decided by this
+//! table alone, too: a wait that lasts because of an earlier wait, where a lock of another partition or style closes
+//! the cycle, ends when one is cancelled.
 
 mod answers;
 mod grant;
@@ -294,10 +294,10 @@ impl LockTable {
 /// Checks that the range is not empty, and that a flock lock covers the whole file.
 fn check(lock: &Lock) -> Result<()> {
     if lock.start > lock.end {
-        return Err(Error::invalid("a lock that ends before it starts"));
+        return Err(Error::invalid("the lock ends before it starts"));
     }
     if lock.style == LockStyle::Flock && (lock.start, lock.end) != (0, LOCK_END) {
-        return Err(Error::invalid("flock locks the whole file"));
+        return Err(Error::invalid("a flock lock covers the whole file, not a range"));
     }
     Ok(())
 }

@@ -18,8 +18,8 @@ pub(crate) struct Membership {
     pub life: Incarnation,
     /// Blocks that this brick lost in a power cut. Empty once the members have reconciled them.
     pub lost: Vec<BlockAt>,
-    /// The replica was no member of the view before. What it was given must be on stable storage before this view
-    /// begins (rule 23 of `docs/fast-lane.md`).
+    /// The replica was no member of the view before. The records and blocks that it received as a learner must be on
+    /// stable storage before this view begins (rule 23 of `docs/fast-lane.md`).
     pub joins: bool,
 }
 

@@ -1,13 +1,13 @@
 //! One replica of one partition: events and messages in; records into its brick, messages, answers and work out.
 //!
-//! The replica opens no socket, starts no thread, and reads no clock and no random source. It never waits: what cannot
-//! go on is kept until an event lets it. `docs/replication.md` specifies the protocol. Invariants:
+//! The replica opens no socket, starts no thread, and reads no clock and no random source. It never waits: work that
+//! cannot continue is kept until an event permits it. `docs/replication.md` specifies the protocol. Invariants:
 //!
 //! - A member appends records in the order of their sequence.
 //! - A request is answered once all that the answer depends on is on every member.
 //! - A replica drops messages from another epoch than that of its view.
-//! - An op over partitions has one record as its commit point. An intent beside it tells a later leader whether to undo
-//!   or finish what a crash left.
+//! - An op over partitions has one record as its commit point. An intent in the log says whether
+//!   a later leader undoes or finishes an op that a crash interrupted.
 
 use crate::context::{Around, Context, Out, Token};
 use crate::heal::Healing;
@@ -51,7 +51,7 @@ pub enum Event {
     SessionsDoubtful,
     /// A session has ended. It sends no further request.
     SessionEnded { session: SessionId },
-    /// Closes all shards that sessions have open for fast writes, since the host is about to change something itself.
+    /// Closes all shards that sessions have open for fast writes, since the host is about to make changes of its own.
     CloseShards,
     /// Begins a proof that all members hold the same data. [`Partition::proof`] reports its progress.
     Prove {
@@ -134,7 +134,7 @@ impl Partition {
         };
         if let Err(error) = outcome {
             if matches!(error, Error::Bug { .. }) {
-                // A rule of the protocol does not hold, so what this event produced may be wrong.
+                // A rule of the protocol does not hold, so messages and answers of this event may be wrong.
                 out.sends.truncate(sends);
                 out.ended_waits.truncate(ended_waits);
                 out.open = open;
@@ -184,7 +184,7 @@ impl Partition {
         let Envelope { from, epoch, message, .. } = envelope;
         let inside = from.partition == self.at.own.partition;
         let view = if inside { Some(&self.at.view) } else { around.views.get(from.partition.0 as usize) };
-        // A sender in another view is ignored. It sends again once both sides know the same views.
+        // A message of a sender in another view is dropped. The sender repeats it once both sides know the same views.
         let may_send = |view: &View| {
             (view.epoch == epoch || is_planted(Bug::EpochIgnored))
                 && (view.has_member(from.brick) || inside && view.has_learner(from.brick))
@@ -318,7 +318,7 @@ impl Partition {
         }
     }
 
-    /// True if the view is without memory and is to have one member only, whose copy decides what is kept (rule L20 of
+    /// True if the view is forgetful and is to have one member only, whose copy decides what is kept (rule L20 of
     /// `docs/fast-lane.md`).
     pub fn wants_alone(&self) -> bool {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.fast.loose.wants_alone)
@@ -435,7 +435,7 @@ fn refuse(event: Event, error: &Error, out: &mut Out) {
     out.answers.extend(token_of(&event).map(|token| (token, Err(error.clone()))));
 }
 
-/// The request that an event begins.
+/// The token of the request that an event begins.
 pub(crate) fn token_of(event: &Event) -> Option<Token> {
     match event {
         Event::Request { token, .. }

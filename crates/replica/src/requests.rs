@@ -44,7 +44,7 @@ impl Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     waiting: VecDeque<Waiting>,
-    /// Something was released, so waiting requests are tried again.
+    /// Waiting requests are to be tried again, since a hold or another cause of their wait may have ended.
     retry_wanted: bool,
     ticks: u64,
     /// The last op of each session's slots. An op that is missing here is in the brick.
@@ -56,7 +56,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Has waiting requests tried again before the current event ends.
+    /// Requests that waiting requests be tried again before the current event ends.
     pub fn retry(&mut self) {
         self.retry_wanted = true;
     }
@@ -92,12 +92,12 @@ impl Requests {
         std::mem::take(&mut self.waiting)
     }
 
-    /// The answer of this request does not wait for stable storage.
+    /// Notes that the answer of this request does not wait for stable storage.
     pub fn answer_at_once(&mut self, token: Token) {
         self.durable.remove(&token);
     }
 
-    /// Has the last op of a slot read from the brick again.
+    /// Forgets the last op of a slot in memory, so that it is read from the brick again.
     pub fn forget_slot(&mut self, session: SessionId, slot: u8) {
         self.slots.remove(&(session, slot));
     }
@@ -369,7 +369,7 @@ impl Leader {
         Ok(true)
     }
 
-    /// The brick has written a checkpoint, so the journal has room.
+    /// Continues work that waited for room: the brick has written a checkpoint.
     pub fn has_room(&mut self, cx: &mut Context) -> Result<()> {
         self.requests.retry_wanted = true;
         self.level_again(cx)?;

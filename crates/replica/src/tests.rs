@@ -346,7 +346,7 @@ impl TestRing {
             }
             self.tick();
         }
-        Err(Error::Unavailable { what: "nobody answered".into() })
+        Err(Error::Unavailable { what: "no replica answered".into() })
     }
 
     fn name_op(&mut self, op: NameOp) -> Result<Reply> {
@@ -455,7 +455,7 @@ impl TestRing {
         for ((dir, position), stub) in &stubs {
             let counted = counts.get(&(*dir, *position)).copied().unwrap_or_default();
             assert_eq!((stub.entries, stub.directories), counted, "{dir:?} at {position:?}");
-            let inode = inodes.get(dir).unwrap_or_else(|| panic!("a stub of {dir:?}, which is gone"));
+            let inode = inodes.get(dir).unwrap_or_else(|| panic!("a stub of {dir:?}, which was removed"));
             assert!(stub.alive, "the stub of {dir:?} at {position:?} is closed");
             let copied = (inode.spread, inode.mode, inode.uid, inode.gid);
             assert_eq!((stub.spread, stub.mode, stub.uid, stub.gid), copied, "{dir:?} at {position:?}");

@@ -30,7 +30,7 @@ pub(crate) struct Transactions {
     /// Directories that were made by legs of intents whose end is not known: if a power cut removed the name, the
     /// driver has the directory removed.
     unborn: BTreeMap<IntentId, InodeId>,
-    /// Intents of ops that have ended, to be removed.
+    /// Intents of ops that have ended. The next sweep removes them.
     swept: Vec<IntentId>,
     forgotten: Vec<Key>,
     swept_at: Time,

@@ -26,9 +26,12 @@ impl Brick {
         self.append_waiting(|machine| machine.append(entry))
     }
 
-    /// As [`Brick::append`], but `None` instead of waiting, and then nothing has changed: for a caller that holds a
-    /// lock that the checkpoint needs. `copied`: the record comes from another replica, and its fresh blocks may be
-    /// missing here.
+    /// As [`Brick::append`], but it does not wait: `None` means that the record has to wait for a checkpoint, and
+    /// nothing has changed. For a caller that holds a lock that the checkpoint needs. `copied`: the record comes from
+    /// another replica, and its fresh blocks may be missing here.
+    ///
+    /// # Errors
+    /// Those of [`Brick::append`].
     pub fn append_now(&self, entry: &LogEntry, copied: bool) -> Result<Option<Lsn>> {
         let append = if copied { Machine::append_copied } else { Machine::append };
         self.guarded(|| {
@@ -78,7 +81,8 @@ impl Brick {
         self.room.wait_for(writer, ROOM_PAUSE);
     }
 
-    /// Takes the writer lock first, so that no writer is between finding no room and waiting.
+    /// Wakes the threads that wait for room. It takes the writer lock first, so that no writer is between finding no
+    /// room and waiting.
     pub(crate) fn wake_writers(&self) {
         drop(self.writer.lock());
         self.room.notify_all();
@@ -90,7 +94,7 @@ impl Brick {
 
     /// Writes to the journal. Its segments have their space, so `NoSpace` occurs only on a file system that copies on
     /// write. The machine has taken the record by then, so the write is tried again, with the reserve released, until
-    /// `journal_patience_ms` is over; then the brick stops and other replicas go on.
+    /// `journal_patience_ms` is over; then the brick stops, and other replicas continue without it.
     pub(super) fn perform_journal(&self, io: &Io) -> Result<()> {
         let mut outcome = self.perform_with_reserve(io);
         for _ in 0..self.journal_patience_ms.load(Ordering::Relaxed) / JOURNAL_PAUSE_MS {
@@ -134,8 +138,8 @@ impl Brick {
         })
     }
 
-    /// No record will name the fresh blocks that were written to the shard: a scrub may remove its file if no record
-    /// knows it.
+    /// Declares that no record will name the fresh blocks that were written to the shard. A scrub may then remove its
+    /// data file if no record knows the shard.
     pub fn forget_fresh(&self, shard: ShardId) {
         self.machine.write().forget_fresh(shard);
     }

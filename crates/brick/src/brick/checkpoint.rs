@@ -2,7 +2,7 @@
 //!
 //! Another user of the file system may have taken the room that a checkpoint needs. Then the reserve is released; if
 //! that is not enough, the checkpoint stalls. A brick with a stalled checkpoint answers reads and takes records that do
-//! not grow, and its host calls [`Brick::checkpoint`] again until there is room. Want of file descriptors stalls a
+//! not grow, and its host calls [`Brick::checkpoint`] again until there is room. A lack of file descriptors stalls a
 //! checkpoint too. A failed sync is never tried again: it stops the brick.
 
 use super::Brick;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// A position in the log, and the last record of each partition before it.
 pub type Ends = (Lsn, Vec<(RingId, PartitionNumber, LogPosition)>);
 
-/// Ends remembered each time that the log has gone through the whole journal.
+/// Ends remembered while the log grows by the size of the journal: one for each eighth.
 pub const ENDS_A_JOURNAL: u64 = 8;
 
 /// Ends that [`Brick::take_passed_ends`] has not returned yet.

@@ -60,7 +60,7 @@ impl MergedIndex<'_> {
         let frozen = self.state.frozen.as_deref().unwrap_or(&empty);
         let mut older = frozen.entries.range::<Key, _>(range).peekable();
         let mut found = Vec::new();
-        // Moves the overlays' entries up to `until` into `found`; the newer overlay hides the older. -> whether an
+        // Moves the overlays' entries up to `until` into `found`; the newer overlay hides the older. Returns true if an
         // overlay has `until`.
         let mut drain = |until: Option<&Key>, found: &mut Vec<(Key, Bytes)>| {
             loop {

@@ -7,7 +7,7 @@ use crate::machine::LogPosition;
 use bytes::Bytes;
 use hekate_proto::*;
 
-/// Scans of a partition's shards without the machine's lock, before one scan holds it and writers wait.
+/// Scans of a partition's shards without the machine's lock. The scan after them holds the lock, and writers wait.
 const SCANS_MAX: usize = 3;
 
 impl Brick {
@@ -91,7 +91,8 @@ impl Brick {
         Ok(Some(read_places(&self.disk.home, shard, block, &places)?.freeze()))
     }
 
-    /// Whether these bytes match the checksum of a block, whatever the block's own bytes are.
+    /// Whether these bytes match this brick's checksum of the block, for a copy of the block from elsewhere. The
+    /// block's own bytes are not read.
     pub fn is_meant(&self, ring: RingId, shard: ShardId, block: u32, bytes: &[u8]) -> Result<bool> {
         let places = self.view(|view| view.places(ring, shard, block, block + 1))?;
         Ok(matches!(places[..], [(sum, _)] if sum != 0 && sum == crate::block_checksum(shard, block, bytes)))

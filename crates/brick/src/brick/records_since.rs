@@ -13,7 +13,7 @@ use std::ops::Range;
 pub enum Since {
     /// All of them, up to the partition's last record.
     All(Vec<LogEntry>),
-    /// The journal no longer has the first of them: its segment was freed.
+    /// The first of them was discarded: its segment was freed.
     GivenBack,
     /// Some cannot be read: file and offset of the damage that hides them.
     Hidden(String),

@@ -65,8 +65,8 @@ impl Brick {
         Ok(())
     }
 
-    /// Releases a part of the reserve for records that other replicas have appended already. False: nothing is left of
-    /// it.
+    /// Releases a part of the reserve for records that other replicas have appended already. Returns false if nothing
+    /// is left of it.
     pub fn give_up_reserve(&self) -> Result<bool> {
         let gave = self.disk.reserve.release_some()?;
         self.measure_room()?;

@@ -1,5 +1,5 @@
-//! The queue for room: members of partitions that cannot append a record for want of room, in the order in which they
-//! began to wait.
+//! The queue for room: members of partitions that cannot append a record because the journal or the file system lacks
+//! room, in the order in which they began to wait.
 //!
 //! Without it a large record could wait for ever behind small ones.
 
@@ -19,7 +19,8 @@ struct Queue {
 }
 
 impl Brick {
-    /// Enters a member of a partition into the queue (`starves`), or removes it.
+    /// Adds a member of a partition to the queue if it `starves`, which means that it waits for room. Otherwise removes
+    /// it.
     pub fn note_starving(&self, ring: RingId, partition: PartitionNumber, starves: bool) {
         let mut queue = self.room_queue.0.lock();
         let member = (ring, partition);

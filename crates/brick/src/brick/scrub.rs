@@ -47,7 +47,7 @@ pub struct ScrubStep {
 const ENTRIES: usize = 1024;
 /// Blocks that a step reads at most: 1 MiB.
 const BLOCKS: u32 = 256;
-/// Reads of a block that is changed while it is read, before the pass goes on without it.
+/// Reads of a block that changes while it is read, before the pass continues without checking it.
 const TRIES: usize = 8;
 
 impl Default for ScrubCursor {
@@ -135,7 +135,7 @@ impl Brick {
         let lost = lost.map(Key::from_bytes).or_else(|| (to <= from).then(|| to.clone()));
         let Some(key) = lost else { return Ok(()) };
         let at = format!("at {key:?} in the index of brick {}", self.id().text());
-        Err(self.poison(&Error::Damaged { what: format!("the order of keys {at}; it is to be replaced") }))
+        Err(self.poison(&Error::Damaged { what: format!("keys are out of order {at}; it is to be replaced") }))
     }
 
     /// Entries of a range whose value in the index is damaged, and that no newer change in the overlay replaces.
@@ -232,7 +232,7 @@ impl Brick {
         })
     }
 
-    /// Removes a stray file, unless a write of the shard has begun. -> whether it was removed.
+    /// Removes a stray file, unless a write of the shard has begun. Returns true if it was removed.
     fn remove_stray(&self, shard: ShardId) -> Result<bool> {
         let Some((id, io)) = self.machine.write().remove_stray(shard)? else { return Ok(false) };
         // A checkpoint may have committed the shard's record after it was looked up; writes are refused from now on.

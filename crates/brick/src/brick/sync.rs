@@ -29,9 +29,9 @@ impl Brick {
     }
 
     /// Puts the data files of these shards on stable storage, if they have bytes that no sync has covered, and appends
-    /// a mark that says so. -> the position to [`Brick::sync`] to. Waits while no file descriptor is free, since a
-    /// replica treats an error as the end of the brick; waits while the journal is full; and after a power cut until a
-    /// checkpoint has covered recovery.
+    /// a mark that says so. Returns the position up to which [`Brick::sync`] makes the mark durable. Waits while no
+    /// file descriptor is free, since a replica treats an error as the end of the brick; waits while the journal is
+    /// full; and after a power cut until a checkpoint has covered recovery.
     ///
     /// # Errors
     /// `Poisoned`: a sync failed, or the brick has stopped.
@@ -73,14 +73,15 @@ impl Brick {
         Ok(())
     }
 
-    /// Whether [`Brick::sync_shards`] would not have to wait for the checkpoint that covers recovery.
+    /// True if [`Brick::sync_shards`] can run before a checkpoint has covered recovery: recovery is covered, or the
+    /// shards have no unsynced bytes.
     pub fn may_sync(&self, shards: &[ShardId]) -> Result<bool> {
         let machine = self.machine.read();
         machine.check_alive()?;
         Ok(machine.has_covered_recovery() || !shards.iter().any(|shard| machine.state().unsynced(*shard).is_some()))
     }
 
-    /// Whether [`Brick::sync_shards`] would not have to wait for room in the journal.
+    /// True if the journal has room for the mark of [`Brick::sync_shards`].
     pub fn takes_mark(&self) -> bool {
         self.machine.write().takes_mark()
     }

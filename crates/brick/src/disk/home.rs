@@ -6,7 +6,7 @@ use hekate_threads::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Data files kept open; a process has 1,024 descriptors by default.
+/// Data files kept open at most. A process has 1,024 file descriptors by default (getrlimit(2)).
 const OPEN_FILES_MAX: usize = 256;
 /// The path of a shard's data file, relative to the brick's directory.
 pub fn data_file_path(shard: ShardId) -> String {
@@ -74,8 +74,8 @@ impl Home {
         format!("{directory}/{:08x}-{:032x}-{:08x}", shard.volume.0, shard.data.0, shard.index)
     }
 
-    /// The open data file. For want of a file descriptor all others are closed, and the open is tried again for a
-    /// while.
+    /// The open data file. If no file descriptor is free, all other data files are closed, and the open is tried again
+    /// for 30 s.
     fn file(&self, shard: ShardId, create: bool) -> std::io::Result<Arc<dyn StorageFile>> {
         patiently(|| self.open_file(shard, create), || self.open.lock().files.clear())
     }

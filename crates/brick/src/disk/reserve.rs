@@ -2,8 +2,8 @@
 //!
 //! When the file system is nearly full, a checkpoint releases them before it writes, so that it does not fail for want
 //! of room, and restores them afterwards. `machine::Room` promises no more than that. On a file system that compresses
-//! or does not allocate zeros the bytes are worth nothing, and on one that does not count files the empty files
-//! (`docs/format/brick.md`).
+//! or does not allocate zeros the bytes reserve no room, and on one that does not count inodes the empty files reserve
+//! none (`docs/format/brick.md`).
 
 use crate::journal::write_zeros;
 use crate::machine::Amount;
@@ -17,17 +17,18 @@ const FILE: &str = "reserve";
 const OPENING_FILE: &str = "reserve.opening";
 const SPARE_DIRECTORY: &str = "spare";
 
-/// An opening commits a few pages of the index. The bytes for them are in a file of its own, which no checkpoint
-/// releases.
+/// Bytes that are reserved for an opening, which commits a few pages of the index. They are in a separate file, which
+/// no checkpoint releases.
 const OPENING_BYTES_MAX: u64 = 128 << 10;
 
-/// Bytes of the reserve for each spare file: a checkpoint of so many bytes seldom makes more than one data file.
+/// Bytes of the reserve for each spare file: a checkpoint that writes 128 KiB seldom makes more than one data file.
 const BYTES_PER_SPARE_FILE: u64 = 128 << 10;
 
-/// Spare files take at most one inode in so many of the file system.
+/// Spare files take at most one eighth of the inodes.
 const SPARE_SHARE: u64 = 8;
 
-/// Spare files that are released at a time: another user of the file system may take the inodes first.
+/// Spare files that are released at a time. More than one, since another user of the file system may take an inode
+/// first.
 const SPARE_AT_ONCE: u64 = 32;
 
 /// The reserve of a brick.

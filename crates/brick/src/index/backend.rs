@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 /// The file of the index, in the brick's directory.
 pub const FILE: &str = "index/index.redb";
 
-/// What a read does with a block that does not match its sum and that no single flipped bit explains.
+/// What a read does with a block that does not match its sum, if flipping no single bit makes it match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     /// The read fails. For a brick in use.
@@ -54,7 +54,7 @@ impl Found {
         self.broken.get().cloned()
     }
 
-    /// The error, replaced by its cause if that is known here.
+    /// The error, replaced by the cause that reads or writes of the file have recorded, if any.
     pub fn explain(&self, error: Error) -> Error {
         self.broken().map_or(error, |what| Error::Damaged { what })
     }

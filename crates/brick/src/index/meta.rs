@@ -49,7 +49,7 @@ impl Meta {
         Self { applied: applied.0, generation, resumed: resumed.0, logs: positions.iter().map(log).collect() }
     }
 
-    /// `Damaged` if a position is not one that a log can have.
+    /// Checks the positions: `Damaged` if a log cannot have one of them.
     fn checked(self, geometry: Geometry) -> Result<Self> {
         let behind_header = |at: Lsn| geometry.offset_of(at) >= SEGMENT_HEADER_BYTES;
         let reachable = |at: Lsn| (1..u64::MAX / 2 / geometry.segment_bytes).contains(&geometry.number_of(at));

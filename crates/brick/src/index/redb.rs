@@ -43,6 +43,9 @@ struct Opened {
 impl RedbIndex {
     /// Makes the index of a new brick. A power cut during this leaves an index that cannot be opened; the directory is
     /// no brick yet, since `brick.toml` is written last.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace`: the files cannot be made.
     pub fn create(storage: &dyn Storage) -> Result<()> {
         let failed = |e: std::io::Error| Error::io("make the index", e);
         storage.create_directory("index").map_err(failed)?;
@@ -66,12 +69,15 @@ impl RedbIndex {
         Ok(Self { storage, cache_bytes, reading, opened: RwLock::new(opened), committing: Mutex::new(()), found })
     }
 
-    /// What reads of the index find, for a caller that gives the index away.
+    /// Damage and lack of room that reads and writes of the index find, for a caller that passes the index on.
     pub fn found(&self) -> Arc<Found> {
         self.found.clone()
     }
 
     /// Reads all pages of the last commit, and compares each with the checksum in its parent.
+    ///
+    /// # Errors
+    /// `Damaged`, `Io`: the files cannot be opened.
     pub fn check_pages(storage: &dyn Storage, cache_bytes: usize) -> Result<Pages> {
         let found = Arc::<Found>::default();
         let mut database = open_database(storage, cache_bytes, Reading::Salvage, &found)?;
@@ -188,7 +194,7 @@ fn put_all(entries: &mut Entries<'_>, changes: &[IndexChange<'_>]) -> Result<()>
     Ok(())
 }
 
-/// Of the changes to come: the number that is done, and the number that has to be done one by one.
+/// Of the remaining changes: the number that were inserted as a splice, and the number that must be applied one by one.
 struct Count {
     spliced: usize,
     alone: usize,

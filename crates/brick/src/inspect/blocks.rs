@@ -89,6 +89,9 @@ impl Contents {
     }
 
     /// The record of a shard.
+    ///
+    /// # Errors
+    /// `Damaged`: the index cannot be read there, or the record cannot be decoded.
     pub fn shard_record(&self, ring: RingId, shard: ShardId) -> Result<Option<ShardRecord>> {
         if let Some(changes) = self.journal.shards.get(&(ring, shard)) {
             return Ok(changes.record);
@@ -98,6 +101,9 @@ impl Contents {
     }
 
     /// Reads all blocks of a shard and compares them with their checksums.
+    ///
+    /// # Errors
+    /// Those of [`Contents::shard_record`]. Damage of blocks and checksums is in the result.
     pub fn shard_blocks(&self, ring: RingId, shard: ShardId) -> Result<Option<ShardBlocks>> {
         self.visit_blocks(ring, shard, &mut |_, _| ())
     }

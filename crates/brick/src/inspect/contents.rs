@@ -151,6 +151,9 @@ impl Contents {
     }
 
     /// The value of a key that is not a shard's.
+    ///
+    /// # Errors
+    /// `Damaged`: the index cannot be read there.
     pub fn get(&self, key: &Key) -> Result<Option<Bytes>> {
         if let Some(found) = self.journal.entries.get(key) {
             return Ok(found.clone());
@@ -166,6 +169,9 @@ impl Contents {
 
     /// Visits the entries of `from..to` in key order until `visit` returns false; those of shards as the index has
     /// them. A damaged entry is visited as an error.
+    ///
+    /// # Errors
+    /// `Damaged`, `Io`: a part of the index could not be visited.
     pub fn scan(&self, from: &Key, to: &Key, visit: &mut dyn FnMut(&Key, Result<Bytes>) -> bool) -> Result<()> {
         let mut newer = self.journal.entries.range::<Key, _>((Bound::Included(from), Bound::Excluded(to))).peekable();
         let mut go_on = true;
@@ -188,6 +194,9 @@ impl Contents {
 
     /// Visits the entries of the index, without the journal. Entries around a damaged page are skipped, and the scan
     /// continues behind them; the first error is returned at the end.
+    ///
+    /// # Errors
+    /// `Damaged`, `Io`: a part of the index could not be visited.
     pub fn scan_index(&self, from: &Key, to: &Key, visit: &mut dyn FnMut(&Key, Result<Bytes>) -> bool) -> Result<()> {
         let Some(index) = &self.index else { return Ok(()) };
         let (mut from, mut step, mut first_error) = (from.clone(), SKIP_MIN, None);
@@ -222,8 +231,8 @@ impl Contents {
         all.into_iter().map(wrong_block).collect()
     }
 
-    /// Reads the whole file of the index. -> the blocks that do not match their sums, and pages that do not have the
-    /// checksum that their parents have for them.
+    /// Reads the whole file of the index. Returns the blocks that do not match their sums, and the pages that do not
+    /// have the checksum that their parents have for them.
     pub fn check_index_pages(&self) -> Vec<Problem> {
         let view = CopyOnWriteStorage::new(self.below.clone());
         let pages = match guarded("checking the pages", || RedbIndex::check_pages(&view, self.cache_bytes)) {

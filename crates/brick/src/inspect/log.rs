@@ -81,8 +81,8 @@ pub struct LogEnd {
     pub damage: Option<Problem>,
 }
 
-/// Reads the log from `from` on, as recovery does. `meta`: the meta record of the index, if it can be read. -> where
-/// the log ends.
+/// Reads the log from `from` on, as recovery does. `meta`: the meta record of the index, if it can be read. Returns
+/// where the log ends.
 pub(super) fn walk(
     storage: &dyn Storage,
     geometry: Geometry,

@@ -19,7 +19,7 @@ pub enum EntryKind {
     Change = 1,
     /// [`Mark`].
     Mark = 2,
-    /// No body: the log goes on in the next segment.
+    /// No body: the log continues in the next segment.
     End = 3,
 }
 
@@ -54,12 +54,12 @@ impl SegmentHeader {
         let mut input = Input::new(bytes::Bytes::copy_from_slice(bytes));
         let total = input.remaining();
         if u64::take(&mut input)? != SEGMENT_MAGIC {
-            return Err(Malformed("no segment magic"));
+            return Err(Malformed("the segment header has no magic number"));
         }
         let header = Self::take(&mut input)?;
         let covered = total - input.remaining();
         if u32::take(&mut input)? != crc32c::crc32c(&bytes[..covered]) {
-            return Err(Malformed("segment header checksum"));
+            return Err(Malformed("the segment header does not match its checksum"));
         }
         Ok(header)
     }
@@ -97,10 +97,10 @@ impl RecordHeader {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let whole = bytes.get(..RECORD_HEADER_BYTES).ok_or(Malformed("short record header"))?;
+        let whole = bytes.get(..RECORD_HEADER_BYTES).ok_or(Malformed("the record header is shorter than 40 bytes"))?;
         let mut input = Input::new(bytes::Bytes::copy_from_slice(whole));
         if u32::take(&mut input)? != RECORD_MAGIC {
-            return Err(Malformed("no record magic"));
+            return Err(Malformed("the record header has no magic number"));
         }
         let body_bytes = u32::take(&mut input)?;
         let (lsn, stable) = (Lsn(u64::take(&mut input)?), Lsn(u64::take(&mut input)?));
@@ -113,7 +113,7 @@ impl RecordHeader {
         };
         let body_checksum = u32::take(&mut input)?;
         if u32::take(&mut input)? != crc32c::crc32c(&whole[..RECORD_HEADER_BYTES - 4]) {
-            return Err(Malformed("record header checksum"));
+            return Err(Malformed("the record header does not match its checksum"));
         }
         Ok(Self { kind, body_bytes, body_checksum, lsn, stable, generation })
     }

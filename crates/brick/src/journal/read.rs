@@ -100,8 +100,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Moves behind a place that cannot be read: to the next record, if this one's header is whole; else to the first
-    /// of the `known` positions in this segment, at which records begin; else to the next segment.
+    /// Skips a place that cannot be read: to the next record, if this one's header is whole; else to the first of the
+    /// `known` positions in this segment, at which records begin; else to the next segment.
     pub fn skip_damage(&mut self, known: &[Lsn]) -> Result<()> {
         let (number, at) = (self.geometry.number_of(self.at), self.at);
         let next = self.geometry.start_of(number + 1);
@@ -314,7 +314,7 @@ pub struct Behind {
 }
 
 impl Found {
-    /// The body as a mark.
+    /// Decodes the body as a mark.
     pub fn mark(&self) -> Result<Mark> {
         Ok(Mark::from_bytes(self.body.clone())?)
     }

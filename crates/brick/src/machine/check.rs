@@ -130,7 +130,7 @@ pub fn record(state: &State, known_shards: &KnownShards, record: &Record) -> Res
     Ok(())
 }
 
-/// Checks a change of a shard. -> the shard's record after the change.
+/// Checks a change of a shard. Returns the shard's record after the change.
 fn shard_change(state: &State, change: &Change, shard: ShardId, before: Before) -> Result<Option<ShardRecord>> {
     let record = match change {
         Change::WriteBlocks { record, .. }

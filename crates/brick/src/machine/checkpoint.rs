@@ -45,8 +45,9 @@ pub struct Running {
     pub(super) cursor: Option<ShardId>,
     pub(super) queue: VecDeque<Io>,
     pub(super) in_flight: usize,
-    /// Blocks written home, and bytes of the journal in use when the checkpoint began: they tell whether it may pause.
+    /// Blocks written home so far. With `fill_at_begin` it decides whether the checkpoint may pause.
     pub(super) blocks_written: usize,
+    /// Bytes of the journal in use when the checkpoint began.
     pub(super) fill_at_begin: u64,
 }
 
@@ -95,7 +96,7 @@ impl Machine {
     }
 
     /// Reports that an IO of the running checkpoint found no room or no file descriptor; it has changed nothing that
-    /// the index refers to. The checkpoint is stalled, and does this IO first when it continues. -> the error.
+    /// the index refers to. The checkpoint is stalled, and does this IO first when it continues. Returns the error.
     pub fn stall(&mut self, id: IoId, io: Io, error: Error) -> Error {
         let is_of_checkpoint = matches!(self.in_flight.remove(&id), Some(Job::Checkpoint));
         assert!(is_of_checkpoint, "{io:?} stalls and is not an IO of the checkpoint");

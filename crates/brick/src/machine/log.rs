@@ -33,7 +33,7 @@ pub struct Log {
     /// Writes in flight, in log order.
     writing: VecDeque<Write>,
     pub(super) syncing: bool,
-    /// A segment with a place that cannot be read, to be left for the next one.
+    /// A segment that cannot be read in full: the next record goes to the segment after it.
     avoided: Option<u64>,
     /// The position from which recovery replayed.
     replayed_from: Lsn,
@@ -60,25 +60,27 @@ impl Log {
         }
     }
 
-    /// The log goes on at `end`, all of it stable; segments from `oldest` on are kept.
+    /// Appends continue at `end`; the log before it is stable; segments from `oldest` on are kept.
     pub fn resume(&mut self, end: Lsn, oldest: u64) {
         (self.end, self.written, self.stable, self.oldest) = (end, end, end, oldest);
         self.unsynced = self.geometry.number_of(end);
         self.resumed = Some(end);
     }
 
-    /// Positions at which a record begins, whatever is damaged in front of them.
+    /// Positions at which a record begins, even if what is in front of them is damaged.
     pub fn known_places(&self) -> Vec<Lsn> {
         self.resumed.into_iter().chain([self.replayed_from]).collect()
     }
 
-    /// `Invalid` if no segment holds a body of this length.
+    /// Checks that a segment holds a body of this length.
     pub fn check_size(&self, body_bytes: usize) -> Result<()> {
         let max = self.geometry.body_bytes_max();
         if body_bytes <= max {
             return Ok(());
         }
-        Err(Error::invalid(format!("a change of {body_bytes} bytes; this brick's journal takes {max}")))
+        Err(Error::invalid(format!(
+            "a change of {body_bytes} bytes is longer than the journal's maximum of {max} bytes"
+        )))
     }
 
     /// If the segment is the last one, the next record goes to another segment.
@@ -105,7 +107,7 @@ impl Log {
         self.fits_segment(body_bytes) || next - self.oldest < self.geometry.segments
     }
 
-    /// Appends a record. -> its end, and the writes, each with the position up to which it writes the log.
+    /// Appends a record. Returns its end, and the writes, each with the position up to which it writes the log.
     pub fn append(&mut self, kind: EntryKind, body: &Bytes, checksum: u32) -> (Lsn, Vec<(Io, Lsn)>) {
         let resumed = self.resumed;
         invariant!(
@@ -169,8 +171,8 @@ impl Log {
         }
     }
 
-    /// Begins a sync of what is written and not stable. -> the sync, and the arguments of [`Log::synced`] for when it
-    /// has ended.
+    /// Begins a sync of what is written and not stable. Returns the sync, and the arguments of [`Log::synced`] for when
+    /// it has ended.
     pub fn sync(&mut self) -> Option<(Io, Lsn, u64)> {
         if self.stable >= self.written {
             return None;

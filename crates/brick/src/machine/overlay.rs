@@ -39,8 +39,8 @@ pub fn decode_group(bytes: &[u8]) -> Result<Group> {
     Ok(sums)
 }
 
-/// Stands for a checksum that cannot be read: the block counts as damaged until it is written again. One block in 2^32
-/// has this checksum by chance.
+/// The value in place of a checksum that cannot be read: the block counts as damaged until it is written again. One
+/// block in 2^32 has this checksum by chance.
 pub const UNREADABLE: u32 = 0xdead_b10c;
 
 impl PartialGroup {
@@ -146,7 +146,7 @@ impl ShardOverlay {
 pub enum Before {
     /// The record; `None`: the index has none.
     Is(Option<ShardRecord>),
-    /// The record is damaged: the next one replaces it, whatever it says.
+    /// The record is damaged. The next record of the shard replaces it without a check against it.
     Unreadable,
 }
 

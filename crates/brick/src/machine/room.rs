@@ -6,8 +6,8 @@
 //! shrink the store may use all of the reserve, and wait for a checkpoint beyond that.
 //!
 //! While a checkpoint is *stalled*, because another user of the file system took what was promised, growing records are
-//! refused. Records that shrink the store are taken as long as the journal has room: they may be what lets the
-//! checkpoint go on.
+//! refused. Records that shrink the store are taken as long as the journal has room: they may free the room that the
+//! checkpoint waits for.
 
 use hekate_proto::{Error, Result, wire_struct};
 
@@ -147,8 +147,8 @@ impl Room {
             || self.bytes.takes(need.bytes, promised.bytes) && self.files.takes(need.files, promised.files)
     }
 
-    /// Takes bytes from the free room for blocks that are written home at once. Whether the store may grow has been
-    /// decided by `reserve`, on every replica.
+    /// Subtracts bytes from the free room, for blocks that are written home at once. Whether the store may grow has
+    /// been decided by `reserve`, on every replica.
     pub fn take(&mut self, bytes: u64) -> Result<()> {
         let left = self.bytes.free.checked_sub(bytes);
         self.bytes.free = left.ok_or_else(|| self.full(Amount { bytes, files: 0 }, Amount::default()))?;
@@ -180,7 +180,11 @@ impl Room {
                  or make it anew with more inodes",
                 files.free, files.reserve
             ),
-            None => format!("{} MiB are free and {} MiB kept for deletes", bytes.free >> 20, bytes.reserve >> 20),
+            None => format!(
+                "{} MiB are free and {} MiB are kept for deletes; remove files or add a brick",
+                bytes.free >> 20,
+                bytes.reserve >> 20
+            ),
         };
         Error::NoSpace { what }
     }

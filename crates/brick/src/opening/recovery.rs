@@ -1,4 +1,5 @@
-//! Recovery: replays the journal from the last checkpoint on, and tells a tail that a power cut tore off from damage.
+//! Recovery: replays the journal from the last checkpoint on, and distinguishes a tail that a power cut tore off from
+//! damage.
 
 use crate::brick::merged_index::MergedIndex;
 use crate::checksum::{CRC_BLOCKS, block_checksum};
@@ -21,7 +22,8 @@ pub struct RecoveryReport {
     pub torn: Option<TornTail>,
     /// Why the brick had stopped itself, if it had.
     pub stopped: Option<String>,
-    /// Fresh blocks that a power cut kept from the disk. They read as holes until the replicas are reconciled.
+    /// Fresh blocks that a power cut lost before they were on the disk. They read as holes until the replicas are
+    /// reconciled.
     pub lost: Vec<LostBlock>,
 }
 
@@ -38,7 +40,7 @@ pub struct TornTail {
     pub records_behind: u64,
 }
 
-/// A fresh block that a power cut kept from the disk.
+/// A fresh block that a power cut lost before it was on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LostBlock {
     /// The shard's ring.

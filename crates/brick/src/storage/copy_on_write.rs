@@ -147,7 +147,7 @@ impl Budget {
         if before + PAGE_BYTES > self.limit {
             self.written.fetch_sub(PAGE_BYTES, Ordering::Relaxed);
             let limit = self.limit >> 20;
-            return Err(Error::other(format!("reading without writing would take over {limit} MiB of memory")));
+            return Err(Error::other(format!("opening without writing would take over {limit} MiB of memory")));
         }
         Ok(())
     }

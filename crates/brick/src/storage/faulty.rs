@@ -95,7 +95,7 @@ impl FaultError {
 }
 
 impl Faults {
-    /// Counts a call. -> the fault that strikes it.
+    /// Counts a call. Returns the error with which it fails, if it fails.
     fn count(&mut self, kind: CallKind, path: &str) -> Option<FaultError> {
         self.counts[kind as usize] += 1;
         let syncs = matches!(kind, CallKind::Sync | CallKind::SyncDirectory);
@@ -171,7 +171,7 @@ impl<S> FaultyStorage<S> {
         self.faults.lock().failed_syncs.iter().cloned().collect()
     }
 
-    /// Of these, the ones that were synced again.
+    /// Files and directories that were synced again after a failed sync.
     pub fn retried_syncs(&self) -> Vec<String> {
         self.faults.lock().retried_syncs.iter().cloned().collect()
     }

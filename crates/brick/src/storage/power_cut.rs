@@ -90,7 +90,7 @@ impl PowerCutStorage {
         Self { machine: self.machine.clone(), process: machine.process }
     }
 
-    /// Kills this process after so many more calls that change something or sync.
+    /// Kills this process after `calls` more calls that change something or sync.
     pub fn die_after(&self, calls: u64) {
         self.machine.lock().calls_left = Some(calls);
     }
@@ -177,7 +177,7 @@ impl Cuts<'_> {
         self.done
     }
 
-    /// Replays the next call. -> whether there was one.
+    /// Replays the next call. Returns false if there is none.
     pub fn step(&mut self) -> bool {
         let Some(call) = self.recording.calls.get(self.done) else { return false };
         self.disk.apply(call);

@@ -1,4 +1,4 @@
-//! Damage at rest, in data files, the journal and the index: it is named, and never an answer.
+//! Damage of stored bytes, in data files, the journal and the index: errors name it, and reads never return it.
 
 use super::support::*;
 

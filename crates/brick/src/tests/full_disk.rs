@@ -186,7 +186,7 @@ fn shard(number: u64) -> ShardId {
     ShardId { volume: VolumeId(1), data: DataId(u128::from(number)), index: 0 }
 }
 
-/// What a server does for a record: it reserves room on every replica, makes a checkpoint where one is wanted, and
+/// Appends a record as a server does: it reserves room on every replica, makes a checkpoint where one is wanted, and
 /// appends the record.
 fn commit(bricks: &[Brick], grows: bool, changes: Vec<Change>) -> Result<()> {
     let sequence = Sequence(bricks[0].position(RING, PartitionNumber(0)).sequence.0 + 1);
@@ -214,7 +214,7 @@ fn blocks(number: u64, count: usize) -> Vec<Change> {
     vec![put, Change::WriteBlocks { shard: shard(number), record, run, bytes }]
 }
 
-/// Commits growing records until one is refused. -> how many were taken.
+/// Commits growing records until one is refused. Returns the number that were appended.
 fn fill(bricks: &[Brick], first: u64, mut one: impl FnMut(u64) -> Vec<Change>) -> u64 {
     for number in first.. {
         match commit(bricks, true, one(number)) {

@@ -26,7 +26,7 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// Calls `one` for each number below `count` on all processors, until one fails. -> the sum, or the first failure.
+/// Calls `one` for each number below `count` on all processors, until one fails. Returns the sum, or the first failure.
 fn on_all_processors(count: u64, one: impl Fn(u64) -> Result<Tried, String> + Sync) -> Result<Tried, (u64, String)> {
     let (next, failure, sum) = (AtomicU64::new(0), Mutex::new(None), Mutex::new(Tried::default()));
     let work = || {

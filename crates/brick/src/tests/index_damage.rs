@@ -70,8 +70,8 @@ fn bytes_of(storage: &MemoryStorage, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// Reads all entries, by key and by a scan; none may be wrong or missing. -> whether all could be read; `None`: the
-/// index does not open.
+/// Reads all entries, by key and by a scan; none may be wrong or missing. Returns true if all could be read; `None`:
+/// the index does not open.
 fn reads_right(storage: &MemoryStorage, entries: &Entries, what: &str) -> Option<bool> {
     let index = RedbIndex::open(Arc::new(storage.clone()), 1 << 20, Reading::Strict).ok()?;
     let mut is_all = true;

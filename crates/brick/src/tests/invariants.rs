@@ -1,8 +1,8 @@
 //! A test for each numbered invariant of `docs/format`, which violates it. `cargo xtask tidy` compares the lists with
 //! the tests' names.
 //!
-//! A record that would violate an invariant is refused before it is journaled, and the brick goes on. Bytes on the disk
-//! that violate one are damage. What only a bug of the brick can violate stops the brick.
+//! A record that would violate an invariant is refused before it is journaled, and the brick continues. Bytes on the
+//! disk that violate one are damage. What only a bug of the brick can violate stops the brick.
 
 use crate::index::meta::Meta;
 use crate::journal::Lsn;
@@ -67,7 +67,7 @@ fn refused(brick: &Brick, name: &str, outcome: Result<impl Sized>) {
     append(brick, vec![put("the next one")]).unwrap();
 }
 
-/// The brick has stopped, the process has not, and the error names the invariant.
+/// Checks that the brick has stopped, the process has not, and the error names the invariant.
 fn poisons(brick: &Brick, name: &str, outcome: Result<impl Sized>) {
     let text = outcome.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(text.contains(name), "{name} was not named: {text:?}");
@@ -292,7 +292,7 @@ fn index_invariant_4_keys_are_well_formed() {
 }
 
 /// Reads a brick whose index has these bytes changed: its blocks and a name are as they were written, or the read fails
-/// and the brick has stopped. -> how the reads ended.
+/// and the brick has stopped. Returns the outcome of the reads.
 fn read_with_damage(sound: &MemoryStorage, at: usize, count: usize, bits: u8) -> Result<()> {
     let storage = sound.copy();
     let file = storage.open("index/index.redb", false).unwrap();

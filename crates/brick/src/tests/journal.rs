@@ -33,7 +33,7 @@ fn record(sequence: u64, value_bytes: usize) -> Record {
     Record { ring, partition, epoch, sequence: Sequence(sequence), session: SessionId(1), op_id: OpId(1), changes }
 }
 
-/// Appends a record with a value of this length. -> where the record begins.
+/// Appends a record with a value of this length. Returns the position of the record.
 fn append(brick: &Brick, value_bytes: usize) -> Lsn {
     let sequence = brick.position(RingId(1), PartitionNumber(0)).sequence.0 + 1;
     let entry = LogEntry::new(record(sequence, value_bytes));

@@ -26,7 +26,7 @@ fn open(storage: &MemoryStorage, after_power_cut: bool) -> Brick {
         .0
 }
 
-/// A random run. Record n of the run, in whichever partition, puts the key n.
+/// A random run. Record n of the run puts the key n, in any partition.
 struct Run {
     brick: Brick,
     storage: MemoryStorage,

@@ -66,7 +66,7 @@ fn fast_writes_between_records_hide_none() {
 }
 
 /// An open brick finds damage in a header that it has just written, and so does not know where the next record begins:
-/// appends go on in the next segment.
+/// appends continue in the next segment.
 #[test]
 fn records_appended_after_damage_was_found_can_be_read() {
     let storage = new_storage();
@@ -195,7 +195,7 @@ fn records_behind_a_segment_with_parts_of_two_uses_are_found() {
     let hidden = |after: u64| matches!(brick.records_since(RING, PARTITION, Sequence(after)), Ok(Since::Hidden(_)));
     assert_eq!(sequences(&brick, 2), (3..=10).collect::<Vec<_>>());
     assert!(hidden(1) && hidden(0), "nothing before a gap");
-    // Its header is overwritten too, so that nothing says where the third one begins.
+    // Its header is overwritten too, so that the place of the third one is unknown.
     first.write_at(&[&[0xab; 32 << 10]], 48 << 10).unwrap();
     assert_eq!(sequences(&brick, 4), (5..=10).collect::<Vec<_>>());
     assert!(hidden(3));

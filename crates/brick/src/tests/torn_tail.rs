@@ -23,7 +23,7 @@ fn a_torn_tail_is_cut_and_reported() {
         put(&brick, "again", "1");
         drop(brick);
         let (brick, after) = open(&storage, true);
-        assert_eq!((names(&brick, 9).join(" "), after.torn), ("again first".into(), None), "and it goes on");
+        assert_eq!((names(&brick, 9).join(" "), after.torn), ("again first".into(), None), "and it takes records");
         let torn = report.torn.unwrap();
         assert_eq!((torn.path.as_str(), torn.offset), ("journal/segment-001", first - (256 << 10)));
         assert!(second > first);

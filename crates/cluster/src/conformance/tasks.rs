@@ -41,7 +41,7 @@ impl Tasks {
         self.0.state.lock().running += 1;
         let running = Running { shared: self.0.clone(), has_returned: false };
         spawn("suite", move || {
-            // The whole of it moves here, so that it is dropped when the thread ends.
+            // The closure owns `running`, which is dropped when the thread ends.
             let mut running = running;
             body();
             running.has_returned = true;

@@ -3,10 +3,10 @@
 use super::Revision;
 use std::collections::VecDeque;
 
-/// Keys of changes that are retained. A watch that is further behind is told to read again.
+/// Keys of changes that are retained. For a watch that is further behind, [`Changes::after`] returns `None`.
 const RETAINED: usize = 4096;
 
-/// The last changes.
+/// The last changes of a store.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// In order of their revisions.
@@ -17,7 +17,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// No changes are known up to this revision.
+    /// Without changes. `last`: revision of the last change before.
     pub fn new(last: Revision) -> Self {
         Self { recent: VecDeque::new(), retained_after: last, last }
     }
@@ -38,8 +38,8 @@ impl Changes {
         self.last
     }
 
-    /// Keys with one of the prefixes that have changed after a revision, each once, in order. `None` if that is not
-    /// retained, or the revision is none of this store's.
+    /// Keys with one of the prefixes that have changed after a revision, each once, in order. `None` if these changes
+    /// are not retained, or the store has not had this revision yet.
     pub fn after(&self, revision: Revision, prefixes: &[&str]) -> Option<Vec<String>> {
         if revision < self.retained_after || revision > self.last {
             return None;

@@ -13,12 +13,13 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// True if an attempt was made whose outcome is unknown: what is found may be its own.
+    /// True if the outcome of an attempt is unknown: the caller may find its own record.
     pub fn are_unsure(&self) -> bool {
         self.unknown > 0
     }
 
-    /// Takes the outcome of an attempt. True if it was written; if not the caller reads again.
+    /// Records the outcome of an attempt. Returns true if the change was written. Otherwise the caller reads again and
+    /// decides anew.
     ///
     /// # Errors
     /// That of the attempt; `Unavailable` if the outcome is unknown for the third time.
@@ -28,7 +29,7 @@ impl Attempts {
             Outcome::Refused => Ok(false),
             Outcome::Unknown { why } => {
                 self.unknown += 1;
-                let what = || format!("the coordinator does not say whether it has made the change: {why}");
+                let what = || format!("the coordinator does not say whether it has made the change: {why}; repeat it");
                 if self.unknown < UNKNOWN_MAX { Ok(false) } else { Err(Error::Unavailable { what: what() }) }
             }
         }

@@ -16,12 +16,12 @@ pub(super) const COUNTER: &str = "/counters/rings";
 pub(super) const RINGS: &str = "/rings/";
 
 impl Registry {
-    /// All rings with their views, at one moment.
+    /// All rings with their views, read at one revision.
     pub fn rings(&self) -> Result<Vec<RingInfo>> {
         Ok(self.stored_rings(RINGS)?.into_iter().map(|stored| stored.info).collect())
     }
 
-    /// One ring with its views, at one moment.
+    /// One ring with its views, read at one revision. `None`: there is no such ring.
     pub fn ring(&self, ring: RingId) -> Result<Option<RingInfo>> {
         Ok(self.stored_ring(ring)?.map(|stored| stored.info))
     }
@@ -56,6 +56,9 @@ impl Registry {
     /// record meanwhile. `change` returns true if there is anything to write. It decides on the views of a partition by
     /// the views of that partition and by the ring's record: views of other partitions may have changed meanwhile.
     /// Returns the resulting ring.
+    ///
+    /// # Errors
+    /// `Bug` if the ring is not recorded, or `change` changes anything but views.
     pub fn update_views(&self, ring: RingId, mut change: impl FnMut(&mut RingInfo) -> bool) -> Result<RingInfo> {
         let (mut attempts, mut written) = (Attempts::default(), None::<Vec<(usize, String)>>);
         loop {
@@ -90,8 +93,8 @@ impl Registry {
         }
     }
 
-    /// The ring of a pool for this number of copies and these requirements. It is made and placed if it does not
-    /// exist.
+    /// The ring of a pool for this number of copies and these requirements. It is made, and its partitions are placed,
+    /// if it does not exist.
     ///
     /// # Errors
     /// `Invalid` if the pool does not exist or cannot meet the requirements.
@@ -99,7 +102,7 @@ impl Registry {
         let RingWish { domain, min_replicas, led_by } = wish;
         if let Some(min) = min_replicas.filter(|min| *min == 0 || *min > copies) {
             return Err(Error::invalid(format!(
-                "at least {min} of {copies} copies is not possible; say a number from 1 to {copies}"
+                "--min-replicas {min} is not possible with {copies} copies; use a number from 1 to {copies}"
             )));
         }
         let min_replicas = min_replicas.filter(|min| *min != default_min(copies));
@@ -121,7 +124,8 @@ impl Registry {
                 return Ok(ring);
             }
             let last = counter.as_deref().map_or(Ok(0), |text| parse::<u16>(COUNTER, text))?;
-            let full = || Error::NoSpace { what: "all numbers of rings are used".into() };
+            let full =
+                || Error::NoSpace { what: "all 65,535 numbers of rings are assigned; make another cluster".into() };
             let number = last.checked_add(1).ok_or_else(full)?;
             let views = place_views(&bricks, copies, domain, led_by)?;
             let ring = RingInfo { min_replicas, led_by, ..RingInfo::new(RingId(number), pool, copies, domain, views) };
@@ -148,6 +152,9 @@ impl Registry {
 
     /// The map for clients of this server. It lists the servers of all replicas, also of those that no view has now:
     /// a client without ops fetches no new map, and must reach every server that may lead.
+    ///
+    /// # Errors
+    /// `Bug` if the volume's ring is not recorded.
     pub fn map(&self, volume: &VolumeInfo) -> Result<VolumeMap> {
         let ring = self.ring(volume.ring)?;
         let ring = ring.ok_or_else(|| Error::bug(format!("the ring of volume {} is not recorded", volume.name)))?;
@@ -215,7 +222,7 @@ fn choose_domain(pool: &str, copies: u32, asked: Option<Domain>, bricks: &[Brick
 /// The first views of a new ring.
 fn place_views(bricks: &[BrickInfo], copies: u32, domain: Domain, led_by: Option<ServerId>) -> Result<Vec<View>> {
     if let Some(server) = led_by.filter(|server| !bricks.iter().any(|brick| brick.server == *server)) {
-        return Err(Error::invalid(format!("server {server} has no brick in the pool, so it can lead nothing")));
+        return Err(Error::invalid(format!("server {server} has no brick in the pool; only one with bricks can lead")));
     }
     let domain_of = |brick: &BrickInfo| match domain {
         Domain::Disk => brick.brick.text(),

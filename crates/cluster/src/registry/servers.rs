@@ -51,7 +51,7 @@ impl Registry {
         for brick in bricks {
             let pool = format!("/pools/{}", brick.pool);
             let record = self.coordinator.get(&pool)?;
-            let missing = || Error::invalid(format!("there is no pool called {}", brick.pool));
+            let missing = || Error::invalid(format!("there is no pool called {}; see `hekate pool list`", brick.pool));
             expect.push((pool, Some(record.ok_or_else(missing)?)));
             expect.push((brick_key(brick.brick), None));
             writes.push((brick_key(brick.brick), text(brick)?));
@@ -84,7 +84,7 @@ impl Registry {
     /// `Invalid` if the pool does not exist, `Exists` if the brick is recorded.
     pub fn add_brick(&self, brick: &BrickInfo) -> Result<()> {
         let pool = format!("/pools/{}", brick.pool);
-        let missing = || Error::invalid(format!("there is no pool called {}", brick.pool));
+        let missing = || Error::invalid(format!("there is no pool called {}; see `hekate pool list`", brick.pool));
         let pool_record = self.coordinator.get(&pool)?.ok_or_else(missing)?;
         let (key, record) = (brick_key(brick.brick), text(brick)?);
         let mut attempts = Attempts::default();
@@ -147,7 +147,7 @@ impl Registry {
                 let is_there =
                     |brick: BrickId| bricks.iter().any(|info| info.brick == brick && info.server == new.server);
                 if ring.domain == Domain::Server && beside.any(|brick| brick != old.brick && is_there(brick)) {
-                    let what = format!("server {} has the other copy of some of its partitions", new.server);
+                    let what = format!("server {} has another copy of some of its partitions", new.server);
                     return Err(Error::invalid(format!("{what}; replace it by a brick of another server")));
                 }
                 let moved = ring.replace(old.brick, new.brick);
@@ -174,8 +174,8 @@ impl Registry {
     }
 
     /// Renews the lease of a process of this server and reports its bricks that have stopped. The lease expires after
-    /// [`LEASE`]. `process` is a random number: what a process has sent and is executed late must not end the lease of
-    /// the server's next process.
+    /// [`LEASE`]. `process`: a random number of the process. A request of an earlier process that the coordinator
+    /// executes late so cannot end the lease of the server's present one.
     ///
     /// # Errors
     /// Those of the coordinator, and `Unavailable` if the outcome is unknown: the lease may expire.
@@ -187,7 +187,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Ends the lease of a process of this server: it no longer serves.
+    /// Ends the lease of a process of this server, which no longer serves.
     pub fn leave(&self, process: u64) -> Result<()> {
         let (key, mut attempts) = (alive_key(self.server, process), Attempts::default());
         while !attempts.is_written(self.coordinator.release(&key))? {}

@@ -161,7 +161,7 @@ fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
     assert_eq!(
         registry.ring_for("p", 1, RingWish { domain: Some(Domain::Disk), ..RingWish::default() }).unwrap(),
         single,
-        "one copy is on no two of anything"
+        "with one copy the domain does not matter"
     );
 
     registry.announce(&["unix:/one".into()]).unwrap();

@@ -126,7 +126,7 @@ fn if_too_few_members_can_be_fed_all_others_learn_from_one() {
     let alone = (vec![brick(0)], vec![brick(1), brick(2)]);
     let view = form(&mut ring, &reported);
     assert_eq!((members_and_learners(&view), view.too_few, view.losses), (alone.clone(), true, 0));
-    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "though both may come back by right");
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "though both are entitled to be members");
     // Until that view has begun both are still entitled.
     let mut without = seen.clone();
     without.bricks.get_mut(&brick(0)).unwrap().serves = false;
@@ -137,7 +137,7 @@ fn if_too_few_members_can_be_fed_all_others_learn_from_one() {
     healed.whole.insert((AT, brick(1)));
     assert_eq!(form(&mut ring, &healed).members.len(), 2);
     let view = form(&mut ring, &reported);
-    assert_eq!(members_and_learners(&view), alone, "nor may who had joined stay");
+    assert_eq!(members_and_learners(&view), alone, "a replica that had joined does not stay either");
 }
 
 /// A dead member cannot be asked to learn.
@@ -203,7 +203,7 @@ fn a_joining_replica_that_cannot_be_reconciled_learns_again() {
     early.heirs.insert(AT, brick(1));
     let found = due(&yields, &early);
     assert_eq!((found.view.leader, found.view.members.len()), (brick(1), 2));
-    assert!(found.servers.contains(&ServerId(1)), "it alone knows");
+    assert!(found.servers.contains(&ServerId(1)), "only the server of the leader has the report");
     yields.form(AT, found.view);
     assert_eq!(outlook(&yields, AT, &seen), Outlook::Fine, "nor does it lead before that has begun");
     early = seen.clone();
@@ -243,12 +243,12 @@ fn a_leader_that_lacks_records_yields_to_the_replica_that_has_them() {
     let found = due(&ring, &reported);
     assert_eq!((found.view.leader, found.view.members.len(), found.servers[0]), (brick(2), 3, ServerId(1)));
     ring.form(AT, found.view);
-    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "nor does it take it back");
+    assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine, "the view that was formed stays");
     open(&mut ring);
     assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
     reported.heirs.insert(AT, brick(1));
     reported.bricks.get_mut(&brick(1)).unwrap().serves = false;
-    assert_eq!(due(&ring, &reported).view.leader, brick(2), "who does not serve is none");
+    assert_eq!(due(&ring, &reported).view.leader, brick(2), "a replica that does not serve cannot lead");
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_member_that_was_not_reached_is_left_out_until_the_view_without_it_begins() 
 fn a_server_with_a_slow_clock_serves_no_longer_than_its_lease() {
     let (lease, twentieth) = (Duration::from_secs(3), 1.05);
     assert!(serves_for(lease).mul_f64(twentieth) <= lease, "its clock is slow");
-    assert!(waits_for(lease).div_f64(twentieth) >= lease, "the clock of who waits is fast");
+    assert!(waits_for(lease).div_f64(twentieth) >= lease, "the clock of the waiting server is fast");
 }
 
 #[test]

@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Shards that are closed together.
 const SHARDS_AT_ONCE: usize = 64;
-/// Blocks that one record reconciles at most, if the journal takes records of that size. 512 blocks are mostly all that
-/// is listed of a shard, so no replica has half of a write.
+/// Blocks that one record reconciles at most, if the journal takes records of that size. One record with up to 512
+/// blocks mostly covers all listed writes of a shard, so that no replica has half of a write.
 const BLOCKS_MAX: u32 = 512;
 /// Blocks of the longest write, wherever in a block it begins.
 const BLOCKS_MIN: u32 = (FAST_BYTES_MAX / BLOCK_BYTES) as u32 + 1;
@@ -77,8 +77,8 @@ impl FastLane {
         }
     }
 
-    /// Begins to reconcile what members listed when the leader began, or a learner when it came back. Returns true if
-    /// something is being reconciled.
+    /// Begins to reconcile what members listed when the leader began, or a learner when it came back. Returns true if a
+    /// shard is being reconciled.
     pub fn reconciles_found(&mut self) -> bool {
         if self.closing.is_none() && !self.found.is_empty() {
             let shards = std::mem::take(&mut self.found);
@@ -145,7 +145,7 @@ impl Leader {
         Ok(true)
     }
 
-    /// Repeats what a member that came back was asked for.
+    /// Sends the request for lists again, to a member that is connected again.
     pub fn list_again(&self, cx: &mut Context, brick: BrickId) {
         if let Some(closing) = self.fast.closing.as_ref().filter(|closing| closing.missing.contains(&brick)) {
             let shards = closing.shards.keys().copied().collect();

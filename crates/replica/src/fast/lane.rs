@@ -29,7 +29,7 @@ const IDLE_NS: u64 = 500_000_000;
 /// The leader's part of the fast lane.
 #[derive(Debug, Default)]
 pub(crate) struct FastLane {
-    /// Names this start of the leader. Fast writes that name another term are refused.
+    /// Identifies the fast writes that this start of the leader allows. Fast writes with another term are refused.
     pub term: u64,
     pub(super) open: BTreeMap<ShardId, Open>,
     /// Shards to be closed next.
@@ -107,7 +107,7 @@ impl FastLane {
         self.open.keys().filter(is_between).copied().collect()
     }
 
-    /// Has all shards closed, before the host makes changes outside of the log.
+    /// Marks all open shards to be closed, before the host makes changes outside of the log.
     pub fn close_all(&mut self) {
         self.due.extend(self.open.keys());
     }
@@ -325,8 +325,8 @@ impl Leader {
         }
     }
 
-    /// Has the open shards closed that a record changes. Returns true if the record must wait: for them, or for a shard
-    /// that is being reconciled, as a member's blocks would overwrite the record's.
+    /// Marks the open shards that a record changes to be closed. Returns true if the record must wait: for them, or for
+    /// a shard that is being reconciled, as a member's blocks would overwrite the record's.
     pub fn must_close(&mut self, changes: &[Change], out: &mut Out) -> bool {
         let lane = &mut self.fast;
         if lane.open.is_empty() && lane.closing.is_none() || is_planted(Bug::OpenShardChanged) {

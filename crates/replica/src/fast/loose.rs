@@ -1,9 +1,10 @@
 //! *Loose* fast writes: they need not be on stable storage (rules L18 to L22 of `docs/fast-lane.md`).
 //!
-//! A member that loses power may lose loose writes, and no log says so. While there may be any, a *loose-writes marker*
-//! is in the log: learners are compared from the beginning, and a view that began without memory has one member, whose
-//! copy is kept. No record is made over writes that may be lost: before a shard is closed, all members sync what they
-//! took. So a record about a shard follows, on every disk, the writes that it followed at the leader.
+//! A member that loses power may lose loose writes, and no log shows which. While there may be any, a *loose-writes
+//! marker* is in the log: learners are compared from the beginning, and a forgetful view (one in which no member had
+//! its memory when it was formed) has one member, whose copy is kept. No record is made over writes that may be lost:
+//! before a shard is closed, all members sync what they took. So on the disk of each member a record about a shard
+//! comes after the same writes as on the leader's disk.
 
 use super::lane::FastLane;
 use crate::context::Context;
@@ -30,7 +31,7 @@ pub(crate) struct Loose {
     synced: bool,
     /// Shards that are to be closed once all members have synced what they took.
     syncing: Option<BTreeSet<ShardId>>,
-    /// The view began without memory and is to have one member (rule L20).
+    /// The view is forgetful and is to have one member (rule L20).
     pub wants_alone: bool,
 }
 
@@ -45,7 +46,7 @@ impl Loose {
         self.marked.is_some_and(|marked| marked <= settled) || is_planted(Bug::LooseWritesUnmarked)
     }
 
-    /// The view is about to open: all its members have synced what they have.
+    /// Notes that the view is about to open: all its members have synced their journals and data files.
     pub fn view_begins(&mut self) {
         self.synced = true;
     }
@@ -70,7 +71,7 @@ impl Leader {
         is_new.then(|| Change::Put { key: key(at), value: bytes::Bytes::from_static(&[0]) })
     }
 
-    /// The record that sets the marker was made.
+    /// Notes the record that sets the marker.
     pub fn loose_marker_set(&mut self, sequence: Sequence, now: Time) {
         (self.fast.loose.marked, self.fast.loose.used_at) = (Some(sequence), now);
     }
@@ -127,7 +128,7 @@ impl Leader {
         self.round(cx, sequence, Vec::new(), vec![Then::LooseSynced(term)]);
     }
 
-    /// What members took before the sync is on stable storage of every member.
+    /// Handles the end of a sync on all members: the writes that they took before it are on stable storage.
     pub fn loose_synced(&mut self, term: u64) {
         if term != self.fast.term {
             return;
@@ -166,7 +167,7 @@ impl Leader {
             && !is_planted(Bug::ForgetfulViewKeepsMembers)
     }
 
-    /// The view is about to open, with these members.
+    /// Checks the number of members of a view that is about to open.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //! with the cargo feature `measuring`; without it `raw_absent.rs` is in the place of this file.
 //!
 //! AFR's changelog is the list of unsettled writes. A leader that begins reconciles what is listed, which is AFR's
-//! self-heal. Locks are the server's (`server/request/raw.rs`).
+//! self-heal. The server keeps the locks (`server/request/raw.rs`).
 
 use crate::context::Context;
 use crate::fast::{Overwrite, append_outside};

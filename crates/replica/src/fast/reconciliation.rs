@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(rest(&reconciliation, &after, 1).writes, [write(5, 0, 2), left(4, 3), left(9, 1)]);
         let part = [(1, 1), (4, 3), (9, 1)];
         let all_left = [left(1, 1), left(4, 3), left(9, 1)];
-        assert_eq!(rest(&reconciliation, &part, 2).writes, all_left, "who lists nothing may have nothing");
+        assert_eq!(rest(&reconciliation, &part, 2).writes, all_left, "a member without a list may lack the writes");
         assert_eq!(
             rest(&reconciliation, &after, 2).writes,
             [write(5, 0, 2), left(4, 3), left(9, 1)],
@@ -148,7 +148,7 @@ mod tests {
         let mut reconciliation = Reconciliation::default();
         reconciliation.add_own(&[write(5, 0, 2)]);
         assert_eq!(kept(&reconciliation, &[(2, 1)], 2), [5], "what is left begins behind it");
-        assert_eq!(kept(&reconciliation, &[(1, 1)], 2), [0u64; 0], "nobody says to have it");
+        assert_eq!(kept(&reconciliation, &[(1, 1)], 2), [0u64; 0], "no other member lists it");
     }
 
     #[test]

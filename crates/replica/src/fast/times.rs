@@ -21,8 +21,8 @@ const IDLE_NS: u64 = 500_000_000;
 const FILES_MAX: usize = 1024;
 /// Files that one record covers.
 const FILES_AT_ONCE: usize = 64;
-/// Added to the change counter when times are renewed, so that it repeats no value that a client saw before a power
-/// cut.
+/// Added to the change counter when times are renewed, so that the counter repeats no value that a client has received.
+/// An earlier leader may have acknowledged values that no record has.
 const LEAP: u64 = 1 << 32;
 
 type File = (VolumeId, InodeId);
@@ -74,7 +74,7 @@ impl Times {
             .then(|| Change::Put { key: Key::writing(ring, volume, inode), value: bytes::Bytes::from_static(&[0]) })
     }
 
-    /// The record that sets the marker, or writes the times, was made.
+    /// Notes a record that sets the marker or writes the times.
     pub fn marked(&mut self, file: File, by: Sequence, now: Time) {
         if self.marked.contains_key(&file) || self.marked.len() < FILES_MAX {
             self.marked.entry(file).or_insert(Marked { by, used_at: now, unrecorded: None }).used_at = now;

@@ -46,7 +46,7 @@ impl Leader {
             .min()
     }
 
-    /// Ends the retention of records for learners that do not keep up.
+    /// Ends the retention of records for learners that have fallen behind.
     pub fn leave_behind(&mut self, now: Time, out: &mut Out) {
         if now.0.abs_diff(self.healing.looked_behind_at.0) < BEHIND_NS {
             return;

@@ -1,10 +1,10 @@
 //! The learner's side of healing. A learner comes back to its partition, or is new there, and lacks what the members
 //! have.
 //!
-//! It goes through its part of the index once, portion by portion, as the leader (`heal.rs`) directs. It applies the
-//! leader's records to all that lies before the end of the current portion. The rest of the index is compared later, so
-//! what it misses there need not be listed anywhere. Its progress is in the index, and moves in the same journal
-//! records as the data, so that it continues there after a crash.
+//! Its part of the index is compared with the leader's once, portion by portion, as the leader (`heal.rs`) directs. The
+//! learner applies the leader's records to all that lies before the end of the current portion. The rest of the index
+//! is compared later, so changes that it does not apply there need no list. Its progress is in the index, and moves in
+//! the same journal records as the data, so that it continues there after a crash.
 //!
 //! Equal stamps mean equal shards only where the replica has applied all records. So all shards of a portion that was
 //! interrupted are compared by their blocks. Where the comparison begins anew they get stamps that no other replica
@@ -28,7 +28,7 @@ pub(crate) struct Learning {
     pub questions: Vec<(Sequence, ShardId)>,
 }
 
-/// What a learner makes of a leader's record.
+/// The learner's form of a leader's record.
 pub(crate) struct Own {
     pub entry: LogEntry,
     pub fresh: Vec<Fresh>,
@@ -127,7 +127,7 @@ impl Learning {
         Ok(Some(Own { entry: LogEntry::new(record), fresh, heal, tell, ends }))
     }
 
-    /// The learner's record was appended. Returns the message to the leader.
+    /// Notes that the learner's record was appended. Returns the message to the leader.
     pub fn took(&mut self, own: Own) -> Option<Message> {
         if self.record.is_some() {
             self.record = own.heal;
@@ -177,7 +177,7 @@ impl Learning {
     }
 }
 
-/// True if the change is within what follows the leader's records already.
+/// True if the change is to a key or shard for which the learner applies the leader's records already.
 fn follows(at: &Membership, heal: &HealRecord, change: &Change) -> bool {
     match change {
         Change::Put { key, .. } | Change::Delete { key } => *key < heal.live,

@@ -13,9 +13,9 @@ pub(crate) struct LearnerWork {
     pub(super) heal_bytes: usize,
     /// Bytes for each tick, if the host sets a limit: the host divides a budget between the partitions that it leads.
     pub(super) heal_limit: Option<usize>,
-    /// A client asked for a change since the last tick.
+    /// A client requested a change since the last tick.
     pub(super) was_asked: bool,
-    /// The time when stuck learners were last tried again, or none was stuck.
+    /// The time of the last tick at which stuck learners were tried again, or at which no learner was stuck.
     pub(super) stuck_at: Time,
     pub(super) looked_behind_at: Time,
     pub(super) proof: Option<Box<Proving>>,
@@ -50,7 +50,7 @@ impl LearnerWork {
         self.heal_limit = Some(bytes);
     }
 
-    /// Notes that a client asked for a change: healing takes a smaller share of the next tick.
+    /// Notes that a client requested a change: healing takes a smaller share of the next tick.
     pub fn note_request(&mut self) {
         self.was_asked = true;
     }

@@ -1,6 +1,6 @@
 //! The proof that all members hold the same data while they serve: all entries, and the stamp and length of each shard.
 //!
-//! The leader goes through the partition once, portion by portion. It names the record at which a portion is compared.
+//! The leader compares the partition once, portion by portion. It names the record at which a portion is compared.
 //! Messages from one replica to another keep their order, so each member can digest the portion at exactly that record.
 //! Shards that are open for fast writes are left out, and counted.
 
@@ -44,9 +44,9 @@ pub(crate) struct Proving {
     own: (u128, u64),
     missing: BTreeSet<BrickId>,
     differs: bool,
-    /// Another proof was asked for meanwhile, by this run. It begins once this one has ended.
+    /// The run that requested another proof meanwhile. That proof begins once this one has ended.
     again: Option<u64>,
-    /// The proof that had ended when this one was begun, for its own run to see.
+    /// The proof that had ended when this one was begun, so that its run can still read the result.
     before: Option<Proof>,
 }
 
@@ -85,7 +85,7 @@ fn shards(at: &Membership, brick: &Brick, (from, to): (&Key, &Key), left_out: &[
 }
 
 impl Leader {
-    /// Begins a proof. Without all members there is none.
+    /// Begins a proof. Does nothing unless all members are connected.
     pub fn begin_proof(&mut self, cx: &mut Context, run: u64) -> Result<()> {
         if !self.serves() || !self.all_present() {
             self.healing.proof = None;

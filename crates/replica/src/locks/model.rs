@@ -257,7 +257,7 @@ fn held_by(table: &LockTable) -> Held {
         for one in &locks.held {
             let bytes = match one.lock.style {
                 LockStyle::Flock => FLOCK..=FLOCK,
-                LockStyle::Append => panic!("nobody appends here: {locks:?}"),
+                LockStyle::Append => panic!("the model has no append locks: {locks:?}"),
                 LockStyle::Posix => one.lock.start as usize..=one.lock.end.min(15) as usize,
             };
             let cells = &mut held[at.volume.0 as usize - 1][one.lock.owner.0 as usize][bytes];

@@ -16,7 +16,8 @@ impl LockTable {
         !self.unrestored.is_empty()
     }
 
-    /// Some of these sessions may be dead: see `refuses_meanwhile`.
+    /// Notes that some of these sessions may be dead, so that requests that would not wait are refused
+    /// (`refuses_meanwhile`).
     pub fn refuse_meanwhile(&mut self) {
         self.refuses_meanwhile = true;
     }

@@ -342,8 +342,8 @@ fn a_new_leader_grants_nothing_until_all_sessions_have_restored_their_locks_or_e
     assert_eq!(b.table.restore(SessionId(2), FILE.volume, &late, true).unwrap(), late);
 }
 
-/// What a session that may be dead held is unknown. Requests that wait go on waiting, and others are refused as if the
-/// session held the lock.
+/// What a session that may be dead held is unknown. Requests that wait continue to wait, and others are refused as if
+/// the session held the lock.
 #[test]
 fn while_a_session_may_be_gone_who_does_not_wait_is_refused_and_stays_so() {
     let mut b = Bench { table: LockTable::recovering(LockSettings::default(), [SessionId(1)]), op: 0 };

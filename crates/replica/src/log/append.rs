@@ -21,7 +21,7 @@ pub(crate) struct Draft<'a> {
     pub commit: &'a Commit,
     /// More changes of the record.
     pub also: Vec<Change>,
-    /// The record finishes something that has begun: it is not refused for want of room on the members.
+    /// The record finishes an op or a reconciliation that has begun: it is not refused if a member lacks room.
     pub must: bool,
     /// A step of healing that belongs to the record, and the learner that takes it.
     pub step: Option<(BrickId, HealStep)>,
@@ -73,7 +73,7 @@ impl Leader {
         set_stamps(&mut changes, epoch, sequence);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
         if grows && let Err(error) = self.check_room(&entry, cx.around.brick) {
-            // Of blocks that cannot be read it is not known whether they have room.
+            // An error means that it is unknown whether the blocks have their room.
             if !room::has_its_room(cx.around.brick, cx.at.ring, &entry.record.changes).unwrap_or(false) {
                 cx.out.branches.push("a record is refused for want of room");
                 return Ok(Appended::Refused(error));

@@ -40,18 +40,18 @@ pub(crate) struct Follower {
     pub stable: Sequence,
     /// Records that were received before those that they follow.
     early: BTreeMap<Sequence, Arrived>,
-    /// The brick knows that this replica has no room for its next record.
+    /// The brick was notified that this replica has no room for its next record.
     starves: bool,
     /// Syncs that the leader requested and whose records have not all been received.
     waiting: Vec<Asked>,
     /// Sync jobs of the host, with the tickets of the leader's requests. Those of an earlier leader are dropped.
     jobs: BTreeMap<u64, u64>,
     pub tickets: u64,
-    /// With this record, the members have reconciled what they lost in power cuts.
+    /// Once this replica has this record, the blocks that members lost in power cuts are reconciled.
     settled: Option<Sequence>,
     /// The room that was last reported to the leader.
     reported_room: Option<Amount>,
-    /// What a learner has yet to be given.
+    /// The state of healing, if this replica is a learner.
     learning: Learning,
     fast: FastMember,
     proofs: Vec<Question>,
@@ -77,9 +77,10 @@ impl Follower {
         })
     }
 
-    /// Tells the brick whether the next record waits for room. Replicas that have room then let this one go first.
+    /// Notifies the brick whether the next record waits for room. Until it has room, members behind it in the brick's
+    /// queue append nothing, and leaders on the brick make no record that grows.
     fn note_starving(&mut self, cx: &mut Context, starves: bool) {
-        // Nothing waits for a learner.
+        // No record is settled later because a learner lacks room.
         let starves = starves && cx.at.view.has_member(cx.at.own.brick);
         if starves != self.starves {
             self.starves = starves;

@@ -13,9 +13,8 @@ const NUMBERS_MIN: u64 = 1024;
 /// Bits of a number below the partition's tag: 2^40 numbers a partition.
 const COUNTER_BITS: u32 = 40;
 
-/// Allocates numbers that no inode, data id or intent of the ring had or will have. A number is handed out once its
-/// reservation is on stable storage of all members: otherwise the next leader could hand it out again after a power
-/// cut.
+/// Allocates numbers that no inode, data id or intent of the ring had or will have. A number is assigned once its
+/// reservation is on stable storage of all members: otherwise the next leader could assign it again after a power cut.
 #[derive(Debug, Clone)]
 pub struct Numbers {
     key: Key,
@@ -98,12 +97,12 @@ impl Numbers {
         Some((upto, Change::Put { key: self.key.clone(), value }))
     }
 
-    /// A record that reserves the numbers below `upto` was made.
+    /// Notes that a record reserves the numbers below `upto`.
     pub fn reserved(&mut self, upto: u64) {
         self.reserved = self.reserved.max(upto);
     }
 
-    /// The record that reserves the numbers below `upto` is on stable storage of all members.
+    /// Notes that the record that reserves the numbers below `upto` is on stable storage of all members.
     pub fn made_safe(&mut self, upto: u64) {
         self.safe = self.safe.max(upto);
     }
@@ -130,7 +129,7 @@ mod tests {
                 let found = Numbers::partition_of(drawn, count * doubled);
                 assert_eq!(found, Some(PartitionNumber(number * doubled)), "{number} of {count}");
             }
-            assert_eq!(Numbers::partition_of(drawn, count / 2), None, "so few there never are again");
+            assert_eq!(Numbers::partition_of(drawn, count / 2), None, "the number of partitions never decreases");
         }
         assert_eq!(Numbers::partition_of(7, 8), None);
     }

@@ -43,7 +43,7 @@ impl Retention {
         Ok(new)
     }
 
-    /// The retention of a journal of so many bytes, which is retained in full.
+    /// The retention of a journal of `journal_bytes` bytes, which is retained in full.
     fn new(journal_bytes: u64) -> Self {
         Self { step: journal_bytes / ENDS_A_JOURNAL, free_to: Lsn(0), marks: VecDeque::new() }
     }
@@ -133,7 +133,7 @@ mod tests {
         retention.mark(ends(200, 6));
         assert_eq!(retention.advance(known(6)), Some(Lsn(200)), "what is known to be stable is not waited for");
         retention.mark(ends(300, 7));
-        assert_eq!(retention.advance(|_, _| None), Some(Lsn(300)), "a partition that has gone keeps nothing");
+        assert_eq!(retention.advance(|_, _| None), Some(Lsn(300)), "nothing is retained for a partition that has left");
     }
 
     #[test]

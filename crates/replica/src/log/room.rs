@@ -25,7 +25,8 @@ impl Leader {
             None => Ok(()),
             Some((brick, Member { room, .. })) => {
                 let (brick, mib, files) = (brick.text(), room.bytes >> 20, room.files);
-                let what = format!("on brick {brick}: {mib} MiB and {files} data files are left");
+                let what =
+                    format!("brick {brick} has room for {mib} MiB and {files} data files; remove files or add a brick");
                 Err(Error::NoSpace { what })
             }
         }

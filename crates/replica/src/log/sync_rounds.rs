@@ -97,7 +97,7 @@ impl Leader {
         round.then.into_iter().for_each(|then| self.log.after.push_back((sequence, false, then)));
     }
 
-    /// Repeats the syncs that a member owes, after it came back.
+    /// Sends the requests for syncs that a member has not reported again, after it was connected again.
     pub fn sync_again(&self, cx: &mut Context, brick: BrickId) {
         for (ticket, round) in self.log.rounds.iter().filter(|(_, round)| round.missing.contains(&brick)) {
             let (ticket, sequence, shards) = (*ticket, round.sequence, round.shards.clone());

@@ -102,7 +102,8 @@ impl Acl {
         self.0.len() == 3
     }
 
-    /// The ACL after chmod. With `and`, permissions are only removed, as for a new inode.
+    /// The ACL after chmod. With `and`, permissions that the mode lacks are removed and none are added, as for a new
+    /// inode.
     fn with_mode(mut self, mode: u16, and: bool) -> Self {
         let group = self.group_tag();
         for entry in &mut self.0 {

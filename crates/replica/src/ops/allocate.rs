@@ -47,7 +47,7 @@ pub fn allocate(
 pub fn allocate_shard(here: &mut Here, shard: ShardId, offset: u32, length: u32, fill: Fill) -> Stepped<Next> {
     let end = u64::from(offset) + u64::from(length);
     if end > SHARD_BYTES || length == 0 {
-        return Err(Error::invalid("a run that is empty or ends outside of its shard").into());
+        return Err(Error::invalid("the range is empty or ends outside of its shard").into());
     }
     if here.brick.is_dropped(shard) {
         return Err(Error::LayoutChanged.into());

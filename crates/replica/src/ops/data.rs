@@ -165,7 +165,7 @@ pub fn write_shard(
 ) -> Stepped<Next> {
     let end = u64::from(offset) + bytes.len() as u64;
     if end > SHARD_BYTES || bytes.is_empty() {
-        return Err(Error::invalid("a write that is empty or ends outside of its shard").into());
+        return Err(Error::invalid("the write is empty or ends outside of its shard").into());
     }
     let (brick, ask) = (here.brick, here.ask);
     if brick.is_dropped(shard) {

@@ -1,4 +1,4 @@
-//! What an op is about: names, directories, inodes, shards. Conflicts between ops are decided by these.
+//! The names, directories, inodes and shards that an op reads or changes. Conflicts between ops are decided by these.
 
 use crate::membership::Membership;
 use crate::ops::step::Ask;

@@ -28,8 +28,8 @@ pub fn drop_set_id_bits(inode: &mut InodeRecord) {
 /// The attribute that holds file capabilities (capabilities(7)).
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// The change that removes a program's file capabilities, if it has any: each change of content or owner does, whoever
-/// makes it.
+/// The change that removes a program's file capabilities, if it has any: each change of content or owner does, also by
+/// root.
 pub fn drop_capability(tree: &Tree, id: InodeId, inode: &mut InodeRecord) -> Option<Change> {
     let had = std::mem::take(&mut inode.has_capability);
     had.then(|| Change::Delete { key: tree.xattr_key(id, CAPABILITY) })

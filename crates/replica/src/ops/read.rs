@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use hekate_brick::Brick;
 use hekate_proto::*;
 
-/// Names in one answer at most, whatever limit the client asks for.
+/// Names in one answer at most, even if the client requests more.
 const LIST_MAX: u32 = 4096;
 
 /// Answers a read from the leader's copy. The caller checks that all members have what it shows (`requests/reads.rs`).
@@ -59,7 +59,7 @@ pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped
         Op::Data { op: DataOp::NextShard { data, from, to } } => next_shard(brick, ask, at, *data, *from, *to),
         Op::Data { op: DataOp::ReadShard { data, index, offset, length } } => {
             if *length as usize > IO_BYTES_MAX {
-                return Err(Error::invalid("a read of over 4 MiB").into());
+                return Err(Error::invalid("a read of over 4 MiB; read less at once").into());
             }
             let shard = ShardId { volume: ask.volume, data: *data, index: *index };
             Ok(Reply::Data { bytes: brick.read_shard(ask.ring, shard, *offset, *length)? })

@@ -19,7 +19,7 @@ type Legs = Vec<(Position, Leg)>;
 pub enum Closed {
     /// All of it is in this partition, and it is empty: one record removes it.
     Here,
-    /// With a leg in each of so many partitions.
+    /// With a leg in each of this number of partitions.
     Everywhere(u32),
 }
 

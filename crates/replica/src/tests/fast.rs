@@ -60,7 +60,7 @@ impl Lane {
             }
             self.ring.tick();
         }
-        Err(Error::Unavailable { what: "nobody answered".into() })
+        Err(Error::Unavailable { what: "no replica answered".into() })
     }
 
     /// Writes through the leader.
@@ -298,7 +298,7 @@ fn a_member_that_comes_back_is_asked_for_its_copy_again() {
 
 #[test]
 fn a_shard_is_closed_though_nobody_can_read_a_block_of_it() {
-    // A list that goes on before the block, and one that begins with it.
+    // A list with writes before the block, and one that begins with it.
     for (first, expected) in [(0, [Some(2), None, Some(2), Some(4)]), (1, [Some(1), None, Some(2), Some(4)])] {
         let mut lane = Lane::new();
         let (leader, follower) = (lane.leader, lane.follower);

@@ -7,7 +7,7 @@ use super::*;
 use hekate_brick::storage::Storage;
 
 /// A learner that is whole may be a member of the next view, and must find the records that it lacks in the members'
-/// journals. One that does not keep up must not retain these journals, or they fill up.
+/// journals. Records must not be retained for a learner that has fallen behind, or the journals fill up.
 #[test]
 fn what_a_whole_learner_lacks_is_kept_as_long_as_it_keeps_up() {
     let mut ring = open(&storages());

@@ -101,7 +101,7 @@ fn a_sync_is_asked_again_of_who_comes_back_and_not_of_who_is_left_out() {
         assert_eq!(
             ring.answers.remove(&Token(4)),
             Some(Ok(Reply::Done)),
-            "who wants the leader alone waits for nobody"
+            "a sync of the leader alone waits for no member"
         );
         ring.held_back = None;
         if comes_back {

@@ -12,8 +12,7 @@ const OLDER: u32 = 1;
 
 const SEGMENT_BYTES: u64 = 512 << 10;
 
-/// A ring in which brick `OLDER` is as it was before the others' journals went on. `forgetful`: the views have no
-/// memory.
+/// A ring in which brick `OLDER` is a copy from before the last records. `forgetful`: the views are forgetful.
 fn ring_with_an_older_brick(forgetful: bool) -> TestRing {
     let mut storages = storages();
     let mut ring = open(&storages);
@@ -166,8 +165,8 @@ fn ring_with_rotten_journals() -> TestRing {
     start_again(&storages, op_id, false)
 }
 
-/// A view without memory goes on with one member, the one with most records. A leader that has less asks that one to
-/// lead, and does not stop its brick, as it would stop again whenever it comes back.
+/// A forgetful view continues with one member, the one with most records. A leader with fewer records yields to that
+/// one, and does not stop its brick, as it would stop again at each opening.
 #[test]
 fn who_has_lost_records_lets_another_lead_a_view_without_memory() {
     let mut ring = ring_with_an_older_brick(true);

@@ -213,7 +213,7 @@ impl Leader {
         self.release(intent);
     }
 
-    /// The name and the inode that it leads to are stable: the name is shown and the op is answered.
+    /// Shows the name and answers the op: the name and the inode that it leads to are on stable storage.
     pub fn named(&mut self, cx: &mut Context, intent: IntentId, reply: Reply) {
         self.transactions.unnamed.remove(&intent);
         let tokens = self
@@ -340,7 +340,7 @@ impl Leader {
         }
     }
 
-    /// The removal of the intent is settled.
+    /// Handles the settled removal of the intent.
     pub fn op_ended(&mut self, cx: &mut Context, intent: IntentId) {
         let Some(driven) = self.transactions.driven.get_mut(&intent) else { return };
         match std::mem::replace(&mut driven.stage, Stage::Ending) {

@@ -46,7 +46,7 @@ impl Leader {
         marked.iter().any(|partition| !cx.has_same_bricks(*partition))
     }
 
-    /// Ends an op for good, and tells the partitions that took its legs to remove their marks.
+    /// Ends an op for good, and requests that the partitions that took its legs remove their marks.
     pub fn send_forget(&mut self, cx: &mut Context, intent: IntentId) {
         let Some(driven) = self.transactions.driven.remove(&intent) else { return };
         for partition in driven.marked {

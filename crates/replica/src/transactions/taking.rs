@@ -97,7 +97,7 @@ impl Leader {
         self.requests.retry_if_any();
     }
 
-    /// The intent was removed for good: its marks are removed with the next sweep.
+    /// Schedules the removal of the marks of an intent that was removed for good, with the next sweep.
     pub fn forget_marks(&mut self, cx: &Context, intent: IntentId) -> Result<()> {
         let first = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, 0);
         let last = Key::leg_done(cx.at.ring, cx.at.own.partition.first_position(cx.at.count), intent, u16::MAX);

@@ -1,7 +1,8 @@
-//! Comparison of the members' data in a view that began without memory, while its log has no record yet: a machine
-//! restarted, or a disk was mounted anew. All members hold the same records, and no client is served before the end.
+//! Comparison of the members' data in a forgetful view, in which no member had its memory when it was formed, while the
+//! view has no record yet: a machine restarted, or a disk was mounted anew. All members hold the same records, and no
+//! client is served before the end.
 //!
-//! The leader passes once over the partition's entries in the order of the index, a portion at a time. Each member
+//! The leader compares the partition's entries once, in the order of the index, a portion at a time. Each member
 //! answers with a digest of the portion, and lists its entries only if the digest differs. With equal logs a difference
 //! is damage. A few entries are overwritten on the members with the leader's, as clients read those until now, and the
 //! operator is notified. More entries, or shards, are another kind of damage, and the partition is not served.
@@ -43,7 +44,7 @@ pub(crate) struct Comparison {
 }
 
 impl Leader {
-    /// True if the view began without memory and has no record yet.
+    /// True if the view is forgetful and has no record yet.
     pub fn must_compare(&self, cx: &Context) -> bool {
         let own = cx.around.brick.position(cx.at.ring, cx.at.own.partition);
         cx.at.view.forgetful && !self.members.is_empty() && own.sequence > Sequence(0) && own.epoch < cx.at.view.epoch
@@ -137,7 +138,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// Goes on to the next portion once all members have answered: objects, then work, then shards.
+    /// Continues with the next portion once all members have answered: objects, then work, then shards.
     fn answered(&mut self, cx: &mut Context, brick: BrickId) -> Result<()> {
         self.missing.remove(&brick);
         if !self.missing.is_empty() {
@@ -182,7 +183,7 @@ impl Comparison {
         if is_too_much { Err(differ(at, brick, "many entries")) } else { Ok(()) }
     }
 
-    /// The note for the operator, if something differed.
+    /// The note for the operator, if entries differed.
     fn note(&self, at: &Membership) -> Option<String> {
         let first = self.changes.keys().next()?;
         let bricks: Vec<String> = self.differing.iter().map(|brick| brick.text()).collect();

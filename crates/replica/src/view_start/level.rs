@@ -66,7 +66,7 @@ pub(crate) enum Phase {
 pub(crate) struct Lost {
     /// Members that lost the block.
     by: BTreeSet<BrickId>,
-    /// The block was read, or requested from a member.
+    /// This leader has read its own copy of the block, or has requested a member's.
     asked: bool,
 }
 
@@ -104,7 +104,7 @@ impl Leader {
         away.chain(learners).for_each(|brick| cx.send_member(brick, Message::Ask { term: self.fast.term }));
     }
 
-    /// The coordinator has recorded that the view began.
+    /// Continues after the coordinator has recorded that the view has begun.
     pub fn opened(&mut self, cx: &mut Context) -> Result<()> {
         self.start.may_open = false;
         if self.start.phase == Phase::Opening {
@@ -113,8 +113,8 @@ impl Leader {
         self.settle(cx)
     }
 
-    /// The servers of these bricks are connected in a new generation of their links. What was asked of their replicas
-    /// may not have arrived, so it is asked again.
+    /// The servers of these bricks are connected in a new generation of their links. Requests to their replicas may
+    /// have been lost, so they are sent again.
     pub fn up(&mut self, cx: &mut Context, bricks: &[BrickId]) {
         let term = self.fast.term;
         self.end_proof();
@@ -166,8 +166,8 @@ impl Leader {
                 if !cx.at.view.forgetful {
                     return Err(cx.around.brick.poison(&error));
                 }
-                // A view without memory goes on with one member: the member that has more is to lead alone, and this
-                // replica learns from it.
+                // A forgetful view continues with one member: the member that has more records is to lead alone, and
+                // this replica learns from it.
                 cx.out.notes.push(error.to_string());
                 self.start.phase = Phase::Yielding { to: from.brick };
                 Ok(())
@@ -226,7 +226,8 @@ impl Leader {
         }
     }
 
-    /// A member that came back has lost blocks while this leader served: they are reconciled as before serving.
+    /// Begins to reconcile blocks that a member reports as lost when it is connected again. A leader that served stops
+    /// serving until they are reconciled.
     fn settle_again(&mut self) -> Result<()> {
         if self.start.phase == Phase::Feeding || self.start.lost_on.is_empty() {
             return Ok(());

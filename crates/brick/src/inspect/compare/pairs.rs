@@ -178,7 +178,7 @@ fn entry(key: &Key, value: Result<Bytes>, problems: &mut Vec<Problem>) -> Pair {
     Pair { key: key.clone(), hash, shard_bytes: None }
 }
 
-/// Hashes a shard. -> hash, length and problems; `None`: the brick does not have the shard.
+/// Hashes a shard. Returns hash, length and problems; `None`: the brick does not have the shard.
 fn hash_shard(
     contents: &Contents,
     ring: RingId,

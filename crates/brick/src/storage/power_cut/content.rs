@@ -20,7 +20,7 @@ impl Content {
         self.length
     }
 
-    /// Reads at most `buffer.len()` bytes. -> the number read.
+    /// Reads at most `buffer.len()` bytes. Returns the number read.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
         let count = self.length.saturating_sub(offset).min(buffer.len() as u64) as usize;
         self.pieces(offset, count, |chunk, at, into| {

@@ -46,7 +46,7 @@ fn histories() -> Vec<Vec<Step>> {
 
 const ERRORS: [FaultError; 3] = [FaultError::Io, FaultError::NoSpace, FaultError::ShortWrite];
 
-/// Runs the history with one failing call. -> whether there was such a call.
+/// Runs the history with one failing call. Returns false if there was no such call.
 fn with_fault(steps: &[Step], fault: Fault) -> Result<bool, String> {
     let faulty = FaultyStorage::new(new_machine());
     faulty.fail(fault);
@@ -87,7 +87,7 @@ fn is_poisoned(runner: &Runner) -> Result<bool, String> {
     Ok(brick.status().map_err(|error| error.to_string())?.poisoned.is_some())
 }
 
-/// After a step that failed: the brick has stopped, or nothing has changed and it goes on.
+/// After a step that failed: the brick has stopped, or nothing has changed and it continues.
 fn must_be_reported(
     runner: &Runner,
     faulty: &FaultyStorage<PowerCutStorage>,
@@ -109,7 +109,7 @@ fn must_be_reported(
         (_, true) if runner.takes_a_record(brick) => failed("a record is taken after it"),
         (_, true) => Ok(()),
         (Error::NoSpace { .. }, false) if runner.model.appended == runner.model.records() => Ok(()),
-        (_, false) => failed("the brick goes on"),
+        (_, false) => failed("the brick continues"),
     }
 }
 

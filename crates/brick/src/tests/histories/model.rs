@@ -122,7 +122,8 @@ pub struct Shard {
     pub record: ShardRecord,
     /// Blocks that are no holes.
     pub blocks: BTreeMap<u32, Written>,
-    /// For each block that was ever written fresh: the last record that did so, whatever became of the block.
+    /// For each block that was ever written fresh: the last record that did so, even if the block was cut off or
+    /// overwritten later.
     pub fresh: BTreeMap<u32, usize>,
 }
 

@@ -18,8 +18,8 @@ fn take(runner: &mut Runner, steps: &[Step]) {
     steps.iter().for_each(|step| runner.step(step).unwrap());
 }
 
-/// A brick with a checkpoint and, behind it, records that were synced one by one. -> where each begins, and the log's
-/// end.
+/// A brick with a checkpoint and, behind it, records that were synced one by one. Returns the position of each, and the
+/// log's end.
 fn journal() -> (PowerCutStorage, Vec<Lsn>) {
     let mut runner = runner();
     let put = |name| Step::Put { partition: 0, name, bytes: 50 };

@@ -35,7 +35,7 @@ pub enum Step {
         gap: u32,
         count: u32,
     },
-    /// Cuts the shard to so many of its bytes.
+    /// Cuts the shard to a part of its bytes.
     Cut {
         shard: usize,
         bytes: u32,
@@ -76,7 +76,7 @@ pub enum Step {
 /// The history of a seed.
 pub fn history(seed: u64) -> Vec<Step> {
     let mut random = Random::new(seed);
-    // Some go round the whole journal. Most are small, so that there are more of them in the same time.
+    // Some write more than the journal holds. Most are small, so that there are more of them in the same time.
     let big = random.once_in(6);
     let dies = random.once_in(3);
     let count = if big { 16 + random.below(16) } else { 5 + random.below(14) };
