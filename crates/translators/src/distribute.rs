@@ -53,9 +53,10 @@ impl From<Attr> for Shape {
 /// A change that has no reply yet.
 struct Changing {
     partition: PartitionNumber,
-    /// The inodes whose metadata the change affects.
-    /// Losses of the partition's view, from before the change was sent: a loss on the way counts.
+    /// Loss counter of the partition's view, read before the change was sent. A loss between then and the reply
+    /// counts as a loss of the change.
     losses: u32,
+    /// The inodes whose metadata the change affects.
     inodes: [Option<InodeId>; 2],
 }
 
@@ -82,7 +83,7 @@ impl Distribute {
         self.locks.clone()
     }
 
-    /// A handle that tells which inodes lost unsynced changes.
+    /// A handle that reports which inodes lost unsynced changes.
     pub fn loss_watch(&self) -> LossWatch {
         LossWatch::new(self.replicate.clone(), self.unsynced.clone())
     }
@@ -92,7 +93,7 @@ impl Distribute {
     }
 
     /// Partition that has a name, for the spread known so far. If the directory is shared by more partitions, the
-    /// leader refuses the op and says how many.
+    /// leader refuses the op, and its error has their number.
     fn name_partition(&self, dir: InodeId, name: &Name) -> PartitionNumber {
         self.partition(name_position(dir, name, self.spread_of(dir)))
     }
@@ -251,8 +252,9 @@ impl Distribute {
         match self.forward(context, self.home(inode), Op::Inode { op })? {
             Reply::Elsewhere { inode, .. } => self.inode_op(context, InodeOp::GetAttr { inode }),
             Reply::Node { attr, created } if is_wide(&attr) => match self.whole_directory(context, attr.id) {
-                // The directory was changed, and then removed by another client, with the counters of its other parts.
-                // The highest value does not go back from any sum that was answered before.
+                // After the change another client removed the directory, and with it the change counters of its other
+                // parts, so the sum of the counters is unknown. A change counter must never decrease: the maximum is
+                // not less than any value that was returned before.
                 Err(Error::Stale) if changes => Ok(Reply::Node { attr: Attr { change: u64::MAX, ..attr }, created }),
                 outcome => outcome,
             },
@@ -297,7 +299,7 @@ impl Distribute {
         for answer in answers {
             sum = match (sum, answer) {
                 (Ok(sum), Ok(more)) => Ok(add(sum, more)?),
-                // The replies of the other servers stand for an unavailable one.
+                // An unavailable server is left out of the result if another server replied.
                 (Err(Error::Unavailable { .. }), other) | (other, Err(Error::Unavailable { .. })) => other,
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };

@@ -1,7 +1,8 @@
 //! Locks as a session sees them: those that it holds, those that it waits for, and what it reports to a new leader.
 //!
 //! Leaders keep locks in memory only. The session therefore remembers the locks that it holds (`locks/held.rs`), and
-//! reports them when a leader asks: in the reply to a heartbeat, or by refusing an op with `LocksNotRestored`. Invariants:
+//! reports them when a leader asks: in the reply to a heartbeat, or by refusing an op with `LocksNotRestored`.
+//! Invariants:
 //! - The report matches the last ops of the session: ops on one inode run one after the other, and none runs while
 //!   the locks of its partition are reported (`locks/turns.rs`).
 //! - A waiting lock occupies no thread, only the slot of its op (`locks/waits.rs`).
@@ -32,10 +33,10 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
 pub struct Locks {
     replicate: Arc<Replicate>,
     turns: Turns,
-    /// Threads that append: no lock keeps the threads of its own session out.
+    /// Serializes the appends of this session to one inode: all have the same lock owner, so the lock does not.
     appends: Turns,
     state: Mutex<State>,
-    /// Number of waits that leaders know.
+    /// Number of waits that are registered at leaders.
     registered: Arc<AtomicUsize>,
     own: Weak<Locks>,
 }
@@ -44,7 +45,7 @@ struct State {
     held: Held,
     /// Owners that may hold locks on a file. Their locks are released when they close it.
     owners: HashSet<(InodeId, LockOwner)>,
-    /// Owners that closed a file, whose release has not reached the leader.
+    /// Owners that closed a file, and whose release no leader has confirmed.
     owed: BTreeSet<(InodeId, LockOwner)>,
     waits: HashMap<OpId, Wait>,
     /// Servers that a thread listens to for notifications.
@@ -241,13 +242,13 @@ impl Locks {
         }
     }
 
-    /// Another session holds locks that this one held.
+    /// Removes and logs locks that the session held and that a new leader has granted to another session.
     fn lose(&self, lost: &[(InodeId, Lock)]) {
         let mut state = self.state.lock();
         for (inode, lock) in lost {
             let (kind, pid, number) = (lock.kind, lock.pid, inode.number());
             log::warn!(
-                "the lock {kind:?} of process {pid} on inode {number} is lost: another client holds one in conflict"
+                "the lock {kind:?} of process {pid} on inode {number} is lost: another client holds a conflicting lock"
             );
             state.held.apply(*inode, &Lock { kind: LockKind::Unlock, ..*lock });
         }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pause before an unavailable server, or a map that has not changed yet, is tried again.
+/// Pause before the next request to an unavailable server, or the next fetch of a map that has not changed yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the map is fetched while a server is unavailable, since its bricks may have moved.
 const MAP_INTERVAL: Duration = Duration::from_millis(250);
@@ -52,7 +52,7 @@ pub struct Replicate {
     servers: Arc<dyn Servers>,
     session: SessionId,
     map: RwLock<Arc<VolumeMap>>,
-    /// When a waiting thread last fetched the map.
+    /// When a thread that waits for a reply last fetched the map.
     map_fetched: Mutex<Instant>,
     slots: Arc<Slots>,
     op_count: AtomicU64,
@@ -377,8 +377,8 @@ fn first_failure(outcome: Result<Replies>, replies: &mut Replies) -> Result<Opti
     Ok(None)
 }
 
-/// True if the request may succeed later or at another server. A leader that waits for a member replies so after a
-/// while, for callers with a time limit; other callers go on waiting.
+/// True if the request may succeed later or at another server. A leader that waits for a member replies `Unavailable`
+/// after 2 s, so that a caller with a time limit can give up; any other caller sends the request again.
 fn is_passing(failure: &Failure) -> bool {
     match failure {
         Failure::Unavailable(_) => true,

@@ -11,7 +11,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Constructor for the registry.
+    /// Constructor for the registry. The layer has no parameters.
+    ///
+    /// # Errors
+    /// Never: `Result` is part of [`hekate_graph::MakeLayer`].
     pub fn make(_: &LayerSpec, next: Arc<dyn Translator>) -> Result<Arc<dyn Translator>> {
         Ok(Arc::new(Self { next }))
     }

@@ -12,9 +12,9 @@ use hekate_proto::{BrickId, InodeId, PartitionNumber, ShardId};
 use hekate_threads::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Shards tracked before everything is synced: 256 GiB of large files.
+/// Most shards tracked; at the limit everything is synced. 65,536 shards of 4 MiB hold 256 GiB.
 const SHARDS_MAX: usize = 65_536;
-/// Inodes with changed metadata tracked before everything is synced.
+/// Most inodes with changed metadata tracked; at the limit everything is synced.
 const INODES_MAX: usize = 16_384;
 
 /// The unsynced changes of a session.
@@ -22,7 +22,9 @@ const INODES_MAX: usize = 16_384;
 pub(crate) struct Unsynced {
     /// Counts changes. The times below are values of this counter.
     clock: u64,
+    /// Time of the last change in each partition.
     changed_at: HashMap<PartitionNumber, u64>,
+    /// Each brick has synced all changes up to this time.
     synced_at: HashMap<BrickId, u64>,
     /// Inodes with changed metadata, and the partitions of the changes.
     inodes: HashMap<InodeId, Vec<(PartitionNumber, Change)>>,
@@ -44,13 +46,13 @@ struct Change {
 impl Change {
     fn update(&mut self, now: Change) {
         self.at = now.at;
-        // The first unsynced change decides.
+        // The counter at the first unsynced change is kept: a loss after it may have taken that change.
         self.losses = self.losses.min(now.losses);
     }
 }
 
 impl Unsynced {
-    /// The changes that a sync which begins now covers: those up to this time.
+    /// The time of the last change. A sync that begins now covers all changes up to it.
     pub(crate) fn now(&self) -> u64 {
         self.clock
     }
@@ -147,7 +149,7 @@ impl Unsynced {
             let at = self.synced_at.entry(*brick).or_default();
             *at = (*at).max(covers);
         }
-        // Their bricks synced another incarnation, so they are asked again.
+        // A brick of a partition that is not covered confirmed another incarnation, so its changes stay unsynced.
         self.clock += 1;
         let uncovered = self.changed_at.iter_mut().filter(|(partition, _)| !covered(**partition));
         uncovered.for_each(|(_, changed)| *changed = self.clock);

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use hekate_graph::Context;
 use hekate_proto::*;
 
-/// The lock of an append. All appends of a mount have the same owner, so it does not keep them out of each other's way:
-/// they take turns ([`crate::Locks::begin_append`]).
+/// The lock of an append. All appends of a mount have the same lock owner, and locks of one owner do not exclude each
+/// other: [`crate::Locks::begin_append`] serializes the appends of a mount.
 const LOCK: Lock =
     Lock { kind: LockKind::Write, style: LockStyle::Append, start: 0, end: LOCK_END, owner: LockOwner(0), pid: 0 };
 

@@ -9,15 +9,15 @@ use hekate_proto::map::VolumeMap;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
-/// Changes of a file's shards, and what the inode's leader must learn of them.
+/// Changes of a file's shards, and the values that the inode's leader receives after them.
 pub(super) struct ShardChanges {
     /// One op for each shard, in file order.
     pub ops: Vec<(ShardId, DataOp)>,
-    /// The file ends here or later after the changes.
+    /// Lower bound of the file's size after the changes, in bytes.
     pub end: u64,
-    /// Shards may exist up to here.
+    /// Upper bound of the file offsets at which shards may exist after the changes, in bytes.
     pub reach: u64,
-    /// Whether the set-user-id and set-group-id bits are cleared.
+    /// True if the set-user-id and set-group-id bits are cleared.
     pub drop_set_id: bool,
 }
 /// A write to a file whose bytes are in shards.
@@ -25,7 +25,7 @@ pub(super) struct ShardChanges {
 pub(super) struct FileWrite<'a> {
     pub inode: InodeId,
     pub layout: &'a Layout,
-    /// Of the first byte, in the file.
+    /// Offset of the first byte in the file.
     pub offset: u64,
     pub data: &'a Bytes,
     pub drop_set_id: bool,
@@ -193,7 +193,6 @@ impl Distribute {
     /// their way to all members: they accept the write only if nothing, a truncate included, has changed the shard
     /// since the leader allowed it, so the two need no order. If the write had to take the leader's path, the inode's
     /// leader is asked after it. False if the layout changed meanwhile: then the write must be repeated.
-    /// nothing counts.
     fn finish_fast(&self, context: &Context, write: &FileWrite<'_>, flight: Flight<'_>, from: u32) -> Result<bool> {
         let FileWrite { inode, layout, data, drop_set_id, .. } = *write;
         let end = write.end();
@@ -268,8 +267,8 @@ impl Distribute {
         Ok(Some(answers))
     }
 
-    /// Learns the layout from a reply to a write that is valid although this mount knew a layout from before a
-    /// truncate.
+    /// Stores the layout of a reply to a write. A leader returns its current layout with a write that it accepted
+    /// although the client's layout is older than a truncate.
     fn learn_layout(&self, reply: &Reply) {
         if let Reply::Node { attr, .. } = reply {
             self.learn(attr);

@@ -12,7 +12,7 @@ const SHARDS_AT_ONCE: u64 = 32;
 /// Partitions queried in one batch; a frame holds at most 1,024 requests.
 const PARTITIONS_AT_ONCE: usize = 512;
 
-/// The caller knows the reason: a signal, or the time limit of a soft mount.
+/// The error for a caller that gave up because of a signal or the time limit of a soft mount.
 pub(super) fn gave_up() -> Error {
     Error::Unavailable { what: "the caller gave up between two parts of the op; the parts before it are done".into() }
 }

@@ -14,7 +14,7 @@ use hekate_threads::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Tells which inodes lost unsynced changes, without asking a server.
+/// Reports which inodes lost unsynced changes, without a request to a server.
 pub struct LossWatch {
     replicate: Arc<Replicate>,
     unsynced: Arc<Mutex<Unsynced>>,
@@ -74,9 +74,9 @@ impl Distribute {
         let covers = self.unsynced.lock().now();
         let bricks: BTreeSet<BrickId> =
             map.views.iter().flat_map(|view| view.members.iter().map(|member| member.brick)).collect();
-        // A partition that waits for a member still names incarnations that are over, and must not block users of
-        // other partitions. So each brick is asked for its latest incarnation, and changes in such a partition remain
-        // unsynced.
+        // The view of a partition that waits for a member may still name an earlier incarnation of a brick, which the
+        // brick cannot confirm. Such a partition must not block a sync of the others: each brick is asked for its
+        // latest incarnation in any view, and the changes in that partition remain unsynced.
         let mut lives: BTreeMap<BrickId, Incarnation> = BTreeMap::new();
         for member in map.views.iter().flat_map(|view| &view.members) {
             let life = lives.entry(member.brick).or_default();
@@ -104,7 +104,8 @@ fn members(map: &VolumeMap, partition: PartitionNumber) -> Vec<BrickId> {
 }
 
 /// The incarnation that the views of these partitions name for each brick. After a restart the views change one by
-/// one; the earliest incarnation is the one that no brick confirms until all views have changed.
+/// one. The earliest incarnation is used, which the brick does not confirm, so the sync fails until all views have
+/// changed.
 fn lives<'a>(views: impl Iterator<Item = &'a View>) -> BTreeMap<BrickId, Incarnation> {
     let mut lives = BTreeMap::new();
     for member in views.flat_map(|view| &view.members) {

@@ -1,9 +1,9 @@
 //! Directories whose names several partitions share: how many partitions, the attributes of all parts together, and
 //! the names in order.
 //!
-//! A leader refuses an op on a name of another partition and says how many partitions share the directory. So the
-//! number known here may be forgotten or too low, at the cost of a round trip. It is never too high, since the number
-//! never decreases.
+//! A leader refuses an op on a name of another partition, with the number of partitions that share the directory. So
+//! the number known here may be absent or too low, at the cost of a round trip. It is never too high, since the number
+//! of partitions never decreases.
 
 use super::{Distribute, unexpected};
 use crate::replicate::Recipient;
@@ -14,7 +14,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Directories remembered; at the limit all are forgotten.
 const WIDE_MAX: usize = 10_000;
-/// Rounds after which parts that changed are accepted, if the numbers of subdirectories did not.
+/// Rounds after which parts that changed between two rounds are accepted, if their numbers of subdirectories did not
+/// change.
 const EXACT_MAX: usize = 4;
 /// Rounds after which the attributes of the parts are accepted in any case.
 const COLLECTS_MAX: usize = 16;
@@ -73,7 +74,9 @@ impl Distribute {
         let mut wide = self.wide.lock();
         let known = wide.known.get(&dir).map_or(1, |known| known.spread);
         if spread <= known || !is_spread(spread, self.replicate.map().partitions()) {
-            let what = format!("a leader says that {spread} partitions share the names of {dir:?}, after {known}");
+            let what = format!(
+                "a leader reports that {spread} partitions share the names of {dir:?}, not more than the known {known}"
+            );
             return Err(Error::Protocol { what });
         }
         if wide.known.len() >= WIDE_MAX {

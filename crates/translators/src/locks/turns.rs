@@ -1,5 +1,5 @@
-//! Serializes lock ops: the ops of a session on one inode run one after the other, so that the session remembers what
-//! the leader did last, and no op runs while the session reports its locks of a partition.
+//! Serializes lock ops: the ops of a session on one inode run one after the other, so that the locks that the session
+//! records are those after the leader's last op, and no op runs while the session reports its locks of a partition.
 
 use hekate_proto::{InodeId, PartitionNumber};
 use hekate_threads::{Condvar, HashMap, HashSet, Mutex, now};

@@ -77,7 +77,7 @@ impl Drop for Registration {
 
 /// One waiting lock.
 pub(super) struct Wait {
-    /// `None`: the wait is polled, and the leader does not know it.
+    /// `None`: the wait is not registered at the leader, and is polled.
     ticket: Option<(OpTicket, Registration)>,
     /// When the lock was last requested.
     asked_at: Instant,
@@ -85,7 +85,7 @@ pub(super) struct Wait {
     lock: Lock,
     /// The reply is to be requested again.
     due: bool,
-    /// The caller got the answer that it is interrupted, and the wait has yet to be cancelled at the server.
+    /// `Interrupted` was returned to the caller, and the wait is not yet cancelled at the server.
     abandoned: bool,
     answer: Option<Result<()>>,
     on_answer: Option<OnAnswer>,
@@ -122,6 +122,10 @@ impl Locks {
     }
 
     /// Waits for the outcome of a waiting lock on this thread.
+    ///
+    /// # Errors
+    /// The error with which the leader refused the lock; `Interrupted` if the caller gave up before it was granted;
+    /// `SessionEnded` if the session ended.
     pub fn await_lock(&self, context: &Context, inode: InodeId, op_id: OpId) -> Result<()> {
         let outcome = Arc::new(Outcome::default());
         let given = outcome.clone();
@@ -222,8 +226,8 @@ impl Locks {
         on_answer(answer.unwrap_or(Err(Error::SessionEnded)));
     }
 
-    /// Cancels a wait. True if the wait ends as interrupted; false if the lock had been granted before, which its
-    /// outcome says.
+    /// Cancels a wait. True if the wait ends with `Interrupted`; false if the lock had been granted or refused before,
+    /// which is then the wait's outcome.
     pub(super) fn cancel(&self, inode: InodeId, op_id: OpId) -> bool {
         let is_registered = |wait: &Wait| wait.ticket.is_some();
         if !self.state.lock().waits.get(&op_id).is_none_or(is_registered) {
@@ -258,7 +262,7 @@ impl Locks {
         true
     }
 
-    /// The wait ends as interrupted.
+    /// Ends the wait with `Interrupted`.
     fn end_cancelled(&self, op_id: OpId) {
         let on_answer = self.state.lock().finish(op_id, Err(Error::Interrupted));
         if let Some(on_answer) = on_answer {
@@ -266,7 +270,7 @@ impl Locks {
         }
     }
 
-    /// The caller no longer waits, and the wait has yet to be cancelled at the server.
+    /// Marks a wait whose caller gave up and that is not yet cancelled at the server.
     fn abandon(&self, op_id: OpId) {
         let mut state = self.state.lock();
         let Some(wait) = state.waits.get_mut(&op_id).filter(|wait| wait.answer.is_none()) else { return };

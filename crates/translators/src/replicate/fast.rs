@@ -88,11 +88,11 @@ impl FastShards {
 pub(crate) struct Flight<'a> {
     replicate: &'a Replicate,
     shard: ShardId,
-    /// What the next write may follow, if this one succeeds.
+    /// The permission for the next write, if this one succeeds.
     after: Allowed,
     ticket: OpTicket,
-    /// For the change that is sent beside it. A flight that waited for a second slot while it has the first could
-    /// wait for other flights that do the same.
+    /// Op id and slot of the change that is sent beside the write. Both slots are taken at once: flights that each hold
+    /// one slot and wait for a second one would deadlock.
     beside: OpTicket,
     sent: Vec<Box<dyn PendingBatch>>,
     /// True if the write could not be sent to some member.

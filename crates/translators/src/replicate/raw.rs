@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 const RAW_BYTES_MAX: usize = 64 << 10;
 /// Idle time after which an eager lock is released, as GlusterFS's post-op-delay-secs.
 const IDLE: Duration = Duration::from_secs(1);
-/// First pause before a lock that another session holds is requested again; it doubles, up to 16 times.
+/// First pause before a lock that another session holds is requested again. It doubles with each attempt, to at most 16
+/// times its length.
 const LOCK_PAUSE: Duration = Duration::from_micros(250);
 /// Slot in the ids of raw ops. Servers remember no results for it.
 const NO_SLOT: u8 = u8::MAX;
@@ -150,7 +151,10 @@ impl Replicate {
     }
 }
 
-/// This program writes to volumes of every mode.
+/// This program, built with the feature `measuring`, writes to volumes of every mode.
+///
+/// # Errors
+/// Never: `Result` is there for the function of the same name in `raw_absent.rs`.
 pub fn check_mode(_: Mode) -> Result<()> {
     Ok(())
 }
@@ -256,7 +260,8 @@ impl Lane<'_> {
         made
     }
 
-    /// Ends one use. The last user releases the lock or entry, unless it `stays`.
+    /// Ends one use of a lock or entry. The last user releases it, unless `stays` is set: then it is kept for the next
+    /// write.
     fn finish_use(&self, context: &Context, which: Which, undo: &RawStep, stays: bool) -> Result<()> {
         {
             let mut shards = self.replicate.raw.shards.lock();

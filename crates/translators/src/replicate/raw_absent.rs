@@ -7,7 +7,7 @@ use hekate_graph::Context;
 use hekate_proto::map::Mode;
 use hekate_proto::*;
 
-/// Locks and changelog entries of raw writes: there are none.
+/// Stands for the locks and changelog entries of raw writes, of which a program without `measuring` has none.
 #[derive(Debug, Default)]
 pub(super) struct RawLanes {}
 
