@@ -7,6 +7,10 @@ use hekate_proto::{Attr, Entry, Error, IO_BYTES_MAX, Name, NewNode, NodeKind, RO
 
 impl Volume {
     /// The inode at a path. `/` separates names; symbolic links are not followed.
+    ///
+    /// # Errors
+    /// `NotFound` and `NotDirectory` for the names of the path, `NameTooLong` and `Invalid` for a name that cannot be
+    /// one, and those of every method of [`Volume`]. So do the other methods by path.
     pub fn find(&self, path: &str) -> Result<Attr> {
         let context = Context::default();
         let mut at = self.getattr(&context, ROOT)?;
@@ -17,6 +21,9 @@ impl Volume {
     }
 
     /// The whole content of a file.
+    ///
+    /// # Errors
+    /// `IsDirectory` for a directory; those of [`Volume::find`] and [`Volume::read`].
     pub fn read_file(&self, path: &str) -> Result<Bytes> {
         let context = Context::default();
         let file = self.find(path)?;
@@ -34,7 +41,11 @@ impl Volume {
         Ok(all.freeze())
     }
 
-    /// Replaces the content of a file, or makes the file. Returns once the content is on stable storage.
+    /// Replaces the content of a file, or makes the file. Returns once the content is on stable storage. If it fails,
+    /// the file may be empty or have a part of the content.
+    ///
+    /// # Errors
+    /// Those of [`Volume::find`], [`Volume::create`], [`Volume::write`] and [`Volume::fsync`].
     pub fn write_file(&self, path: &str, content: &[u8]) -> Result<Attr> {
         let context = Context::default();
         let (dir, name) = self.place(path)?;
@@ -54,6 +65,9 @@ impl Volume {
     }
 
     /// Makes a directory.
+    ///
+    /// # Errors
+    /// `Exists` if the name exists; those of [`Volume::find`].
     pub fn make_directory(&self, path: &str) -> Result<Attr> {
         let (dir, name) = self.place(path)?;
         let new =
@@ -62,6 +76,9 @@ impl Volume {
     }
 
     /// All entries of a directory with their attributes, in byte order of their names.
+    ///
+    /// # Errors
+    /// Those of [`Volume::find`] and [`Volume::list`].
     pub fn read_directory(&self, path: &str) -> Result<Vec<Entry>> {
         let dir = self.find(path)?.id;
         let mut all: Vec<Entry> = Vec::new();
@@ -76,6 +93,9 @@ impl Volume {
     }
 
     /// Removes a file, or an empty directory.
+    ///
+    /// # Errors
+    /// Those of [`Volume::find`], [`Volume::unlink`] and [`Volume::rmdir`].
     pub fn remove(&self, path: &str) -> Result<()> {
         let context = Context::default();
         let (dir, name) = self.place(path)?;
@@ -87,6 +107,9 @@ impl Volume {
     }
 
     /// Renames a file or directory. An inode that has the new name is replaced.
+    ///
+    /// # Errors
+    /// Those of [`Volume::find`] and [`Volume::rename`].
     pub fn rename_path(&self, from: &str, to: &str) -> Result<()> {
         let (from, to) = (self.place(from)?, self.place(to)?);
         let replaced = self.lookup(&Context::default(), to.0, to.1.clone()).ok().map(|attr| attr.id);

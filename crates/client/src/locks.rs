@@ -7,6 +7,9 @@ use hekate_proto::*;
 
 impl Volume {
     /// `F_GETLK`: of the locks that conflict with this one, the one with the lowest first byte.
+    ///
+    /// # Errors
+    /// Those of every method of [`Volume`].
     pub fn test_lock(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<Option<HeldLock>> {
         match self.call(context, Op::Lock { op: LockOp::Get { inode, lock } })? {
             Reply::Lock { conflict } => Ok(conflict),
@@ -30,6 +33,10 @@ impl Volume {
 
     /// Requests a lock without blocking for its holders. `None`: the lock is held. Otherwise the lock waits:
     /// [`Volume::when_locked`] must follow with the op's id, and [`Volume::cancel_lock`] may.
+    ///
+    /// # Errors
+    /// `Deadlock` if the wait would never end, `TooManyLocks` if the limit of a file, a session or this client's waits
+    /// is reached.
     pub fn begin_lock(&self, context: &Context, inode: InodeId, lock: Lock) -> Result<Option<OpId>> {
         match self.call(context, Op::Lock { op: LockOp::Set { inode, lock, wait: true } })? {
             Reply::Done => Ok(None),
@@ -51,6 +58,9 @@ impl Volume {
     }
 
     /// Releases all locks of an owner that closed the file.
+    ///
+    /// # Errors
+    /// `Unavailable` if the caller gave up; the release is then sent later.
     pub fn release_locks(&self, context: &Context, inode: InodeId, owner: LockOwner) -> Result<()> {
         self.call(context, Op::Lock { op: LockOp::Release { inode, owner } }).map(|_| ())
     }

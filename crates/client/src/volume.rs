@@ -35,8 +35,10 @@ pub struct OpenOptions {
 /// Every method may be called by any thread and blocks it. A method that changes something returns once all replicas
 /// have the change, and with [`Context::durable`] once it is on stable storage of all of them.
 ///
-/// Every method that executes an op fails with `Unavailable` if the caller gave up ([`Context::interrupt`]) and with
-/// `SessionEnded` once the session is over; the other errors are those of the system call that it is named after.
+/// # Errors
+/// Every method that executes an op: `Unavailable` if the caller gave up ([`Context::interrupt`]), `SessionEnded` once
+/// the session has ended, `Stale` if the inode no longer exists, `Damaged` or `Io` if no replica can read the data,
+/// `NoSpace` if a brick has no room for a change. A method's own section names the others.
 pub struct Volume {
     shared: Arc<Shared>,
     top: Arc<dyn Translator>,
@@ -53,7 +55,8 @@ struct Shared {
     mapped: Mutex<HashSet<InodeId>>,
     /// Number of opens by inode.
     opens: Mutex<HashMap<InodeId, u32>>,
-    /// Locked for reading while a file without a name is being made.
+    /// Held shared while a file without a name is being made, and exclusively (without waiting) while the orphans are
+    /// chosen that a heartbeat reports as unused.
     unnamed: RwLock<()>,
     ended: AtomicBool,
 }
@@ -72,7 +75,7 @@ impl Volume {
     /// The volume of a session that was opened with these servers.
     ///
     /// # Errors
-    /// `Invalid` if a translator is unknown, `NotSupported` if the volume's mode is, `Io` if the machine gives no thread.
+    /// `Invalid` if a translator is unknown, `NotSupported` if the volume's mode is, `Io` if no thread can be started.
     pub fn over(servers: Arc<dyn Servers>, welcome: Welcome, options: &OpenOptions) -> Result<Self> {
         if let Err(unknown) = hekate_translators::check_mode(welcome.map.mode) {
             end_session(&*servers, &welcome);
@@ -131,12 +134,19 @@ impl Volume {
     }
 
     /// The inode that has a name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such name, `NotDirectory` if `dir` is not a directory.
     pub fn lookup(&self, context: &Context, dir: InodeId, name: Name) -> Result<Attr> {
         Ok(self.node(context, Op::Name { op: NameOp::Lookup { dir, name } })?.0)
     }
 
     /// Makes an inode with a new name. If a file has the name and `exclusive` is false, returns that file. The second
     /// value is true if the inode was made.
+    ///
+    /// # Errors
+    /// `Exists` if the name exists and is not returned, `NotDirectory` if `dir` is not a directory; see open(2),
+    /// mkdir(2), mknod(2) and symlink(2).
     pub fn create(&self, context: &Context, dir: InodeId, name: Name, new: New) -> Result<(Attr, bool)> {
         let New { node, mode, uid, gid, umask, exclusive } = new;
         let seed = seed()?;
@@ -145,6 +155,9 @@ impl Volume {
 
     /// Makes a file without a name, and counts it as open. It is removed after its last [`Volume::closed`], unless
     /// [`Volume::link`] gave it a name, which requires `linkable`. The kind in `new` is ignored.
+    ///
+    /// # Errors
+    /// `NotDirectory` if `dir` is not a directory; see open(2), O_TMPFILE.
     pub fn create_unnamed(&self, context: &Context, dir: InodeId, new: New, linkable: bool) -> Result<Attr> {
         let New { mode, uid, gid, umask, .. } = new;
         let seed = seed()?;
@@ -157,22 +170,36 @@ impl Volume {
     }
 
     /// Gives an inode one more name.
+    ///
+    /// # Errors
+    /// `Exists` if the name exists, `TooManyLinks` if the inode has the greatest number of names; see link(2).
     pub fn link(&self, context: &Context, dir: InodeId, name: Name, inode: InodeId) -> Result<Attr> {
         Ok(self.node(context, Op::Name { op: NameOp::Link { dir, name, inode } })?.0)
     }
 
-    /// Removes a name of an inode that is not a directory. `inode`: the inode that the caller expects there.
+    /// Removes a name of an inode that is not a directory. `inode`: the inode of the name, if the caller knows it. It
+    /// continues to exist while this volume has it open.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such name, `IsDirectory` if it is that of a directory.
     pub fn unlink(&self, context: &Context, dir: InodeId, name: Name, inode: Option<InodeId>) -> Result<()> {
         let open_here = inode.filter(|inode| self.is_open(*inode));
         self.done(context, Op::Name { op: NameOp::Unlink { dir, name, open_here } })
     }
 
     /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such name, `NotDirectory` if it is not that of a directory, `NotEmpty` if the
+    /// directory has names; see rmdir(2).
     pub fn rmdir(&self, context: &Context, dir: InodeId, name: Name) -> Result<()> {
         self.done(context, Op::Name { op: NameOp::Rmdir { dir, name } })
     }
 
-    /// renameat2(2). `replaced`: the inode that the caller expects at the new name.
+    /// renameat2(2). `replaced`: the inode of the new name, as in [`Volume::unlink`].
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, `NotEmpty`, `NotDirectory`, `IsDirectory` and `Loop` as in rename(2).
     pub fn rename(
         &self,
         context: &Context,
@@ -187,6 +214,9 @@ impl Volume {
     }
 
     /// At most `limit` names after `after`, in byte order. The second value is true if these are the last ones.
+    ///
+    /// # Errors
+    /// `NotDirectory` if `dir` is not a directory.
     pub fn list(
         &self,
         context: &Context,
@@ -199,6 +229,9 @@ impl Volume {
     }
 
     /// As [`Volume::list`], without changing the time of access (O_NOATIME).
+    ///
+    /// # Errors
+    /// As [`Volume::list`].
     pub fn list_quietly(
         &self,
         context: &Context,
@@ -225,32 +258,49 @@ impl Volume {
         }
     }
 
+    /// The inode's current attributes.
     pub fn getattr(&self, context: &Context, inode: InodeId) -> Result<Attr> {
         Ok(self.node(context, Op::Inode { op: InodeOp::GetAttr { inode } })?.0)
     }
 
     /// chmod, chown, utimens or truncate. Returns the new attributes.
+    ///
+    /// # Errors
+    /// `TooLarge` for a size beyond the greatest one, `IsDirectory` or `Invalid` for the size of an inode that is not a
+    /// regular file.
     pub fn setattr(&self, context: &Context, inode: InodeId, changes: AttrChanges) -> Result<Attr> {
         Ok(self.node(context, Op::Inode { op: InodeOp::SetAttr { inode, changes } })?.0)
     }
 
     /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `Invalid` if the inode is not a symbolic link.
     pub fn readlink(&self, context: &Context, inode: InodeId) -> Result<Bytes> {
         self.bytes(context, Op::Inode { op: InodeOp::ReadLink { inode, touch: self.access_times } })
     }
 
     /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// `NoAttribute` if the inode does not have it.
     pub fn getxattr(&self, context: &Context, inode: InodeId, name: Bytes) -> Result<Bytes> {
         self.bytes(context, Op::Inode { op: InodeOp::GetXattr { inode, name } })
     }
 
     /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// `Exists` or `NoAttribute` as `how` demands, `AttributeTooLarge` if the value is too long; see setxattr(2).
     pub fn setxattr(&self, context: &Context, inode: InodeId, name: Bytes, value: Bytes, how: SetXattr) -> Result<()> {
         let SetXattr { create, replace, drop_set_group } = how;
         self.done(context, Op::Inode { op: InodeOp::SetXattr { inode, name, value, create, replace, drop_set_group } })
     }
 
     /// The parent of a directory. The parent of the root is the root.
+    ///
+    /// # Errors
+    /// `NotDirectory` if the inode is not a directory.
     pub fn parent(&self, context: &Context, directory: InodeId) -> Result<Attr> {
         Ok(self.node(context, Op::Inode { op: InodeOp::Parent { inode: directory } })?.0)
     }
@@ -264,16 +314,25 @@ impl Volume {
     }
 
     /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NoAttribute` if the inode does not have it.
     pub fn removexattr(&self, context: &Context, inode: InodeId, name: Bytes) -> Result<()> {
         self.done(context, Op::Inode { op: InodeOp::RemoveXattr { inode, name } })
     }
 
     /// At most `length` bytes from `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// `IsDirectory` or `Invalid` if the inode is not a regular file.
     pub fn read(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
         self.read_range(context, inode, offset, length, self.access_times)
     }
 
     /// As [`Volume::read`], without changing the time of access (O_NOATIME).
+    ///
+    /// # Errors
+    /// As [`Volume::read`].
     pub fn read_quietly(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
         self.read_range(context, inode, offset, length, false)
     }
@@ -287,18 +346,29 @@ impl Volume {
 
     /// Writes all of `data` (at most `IO_BYTES_MAX`) at `offset`. `drop_set_id`: clear the set-user-id and
     /// set-group-id bits, because the writer is not privileged.
+    ///
+    /// # Errors
+    /// `Invalid` if `data` is longer than `IO_BYTES_MAX`, `IsDirectory` or `Invalid` if the inode is not a regular
+    /// file, `TooLarge` if the write ends beyond the greatest file size.
     pub fn write(&self, context: &Context, inode: InodeId, offset: u64, data: Bytes, drop_set_id: bool) -> Result<()> {
         check_length(&data)?;
         self.done(context, Op::Data { op: DataOp::Write { inode, offset, data, drop_set_id } })
     }
 
     /// Writes `data` at the end of the file. Appends of all clients run one after the other.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
     pub fn append(&self, context: &Context, inode: InodeId, data: Bytes, drop_set_id: bool) -> Result<()> {
         check_length(&data)?;
         self.done(context, Op::Data { op: DataOp::Append { inode, data, drop_set_id } })
     }
 
     /// fallocate(2).
+    ///
+    /// # Errors
+    /// `Invalid` if the length is 0, `IsDirectory` or `Invalid` if the inode is not a regular file, `TooLarge` if the
+    /// range ends beyond the greatest file size.
     pub fn allocate(
         &self,
         context: &Context,
@@ -323,8 +393,11 @@ impl Volume {
     }
 
     /// copy_file_range(2). Returns the number of bytes copied, which may be lower than `length`: at the end of the
-    /// source, or because one call copies a limited amount. `touch`: note the source's time of access, as far as the
-    /// mount does.
+    /// source, or because one call copies a limited amount. `touch`: update the source's time of access, unless
+    /// [`OpenOptions::no_access_times`] is set.
+    ///
+    /// # Errors
+    /// `Invalid` if the ranges overlap in one file, `IsDirectory` or `Invalid` if an inode is not a regular file.
     pub fn copy(
         &self,
         context: &Context,
@@ -353,8 +426,8 @@ impl Volume {
         self.done(context, Op::Data { op: DataOp::Fsync { inode } })
     }
 
-    /// True if the next fsync would fail with `Lost`, as far as this client knows without a request. Then that fsync
-    /// does not report it again.
+    /// True if changes of the inode are known to be lost, without a request to a server. Each loss is reported once: an
+    /// fsync after a true does not fail because of it.
     pub fn is_lost(&self, inode: InodeId) -> bool {
         self.losses.is_lost(inode)
     }
@@ -440,6 +513,9 @@ fn check_length(data: &Bytes) -> Result<()> {
 }
 
 /// A random number from which servers make inode ids that cannot be guessed.
+///
+/// # Errors
+/// `Bug` if the kernel returns no random bytes.
 pub fn seed() -> Result<u64> {
     hekate_threads::random().map_err(|e| Error::bug(format!("getrandom: {e}")))
 }
@@ -459,7 +535,7 @@ impl Volume {
     }
 }
 
-/// Ends a session that is of no use. If the server does not answer, the session expires there.
+/// Ends a session whose volume could not be opened. If the server does not answer, the session expires there.
 fn end_session(servers: &dyn Servers, welcome: &Welcome) {
     let (op, target) = (Op::Volume { op: VolumeOp::EndSession }, Target::Server);
     let (volume, session, op_id) = (welcome.map.volume, welcome.session, OpId(0));
@@ -474,8 +550,8 @@ impl Drop for Volume {
 }
 
 impl Shared {
-    /// Body of the heartbeat thread: tells the servers every second that the session lives, and which orphans it does
-    /// not use.
+    /// Body of the heartbeat thread: sends the servers a heartbeat every second, with the orphans that the session does
+    /// not have open.
     fn send_heartbeats(&self, graph: &dyn Translator) {
         let mut unused = Vec::new();
         while !self.ended.load(Ordering::SeqCst) {
