@@ -7,11 +7,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Latencies below 2 to this power, in ns, share the first part.
+/// Latencies below 2^10 ns (1 µs) share the first part.
 const LOWEST_POWER: u32 = 10;
-/// Latencies from 2 to this power on, in ns, are in the last part.
+/// Latencies of 2^37 ns (137 s) and more are in the last part.
 const HIGHEST_POWER: u32 = 37;
-/// Number of parts of each power of two, as a power of two.
+/// Each power of two has 2^2 parts.
 const PARTS_POWER: u32 = 2;
 const PARTS: usize = 1 + (((HIGHEST_POWER - LOWEST_POWER) as usize) << PARTS_POWER);
 

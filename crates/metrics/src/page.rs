@@ -30,7 +30,7 @@ enum Sample {
 }
 
 impl Page {
-    /// Adds a value that only increases. `_total` is appended to the name.
+    /// Adds a value that only increases. The page appends `_total` to the name, as OpenMetrics requires.
     pub fn counter(&mut self, name: &'static str, help: &'static str, labels: Labels, value: f64) {
         self.add(name, help, labels, Sample::Counter(value));
     }

@@ -3,18 +3,18 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime};
 
-/// What the simulator does for the simulated thread that runs now.
+/// The operating system as the simulator replaces it for the simulated thread that runs now.
 pub trait Scheduler {
-    /// The time of a clock that never goes back.
+    /// The simulated monotonic clock.
     fn now(&self) -> Instant;
 
-    /// The time since the machine was started.
+    /// Simulated time since the machine booted.
     fn boot_time(&self) -> Duration;
 
-    /// The time of day.
+    /// The simulated time of day.
     fn time_of_day(&self) -> SystemTime;
 
-    /// Suspends the thread for this long.
+    /// Suspends the thread for `time`.
     fn sleep(&self, time: Duration);
 
     /// Suspends the thread until `notify` is called with the same key, or for at most `limit`. False if the limit was
@@ -55,7 +55,7 @@ pub(crate) fn current() -> Option<&'static dyn Scheduler> {
 
 /// Runs `part` of a simulated thread: meanwhile the calls of this crate go to the scheduler.
 pub fn run_simulated<T>(scheduler: &'static dyn Scheduler, part: impl FnOnce() -> T) -> T {
-    /// Puts back what was current before, also after a panic.
+    /// Restores the previous scheduler when it is dropped, also by a panic.
     struct Before(Option<&'static dyn Scheduler>);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -66,7 +66,7 @@ pub fn run_simulated<T>(scheduler: &'static dyn Scheduler, part: impl FnOnce() -
     part()
 }
 
-/// Starts a thread that nobody joins.
+/// Starts a detached thread.
 ///
 /// # Errors
 ///
@@ -88,7 +88,7 @@ pub fn use_disk() {
     }
 }
 
-/// A random number that nobody can guess.
+/// A random number that cannot be guessed (getrandom(2)), or one of the simulator's seed.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Threads that another one wakes or waits for.
+//! Threads that can be joined, and sleeps that another thread can end.
 
 use crate::condvar::Condvar;
 use crate::lock::Mutex;
@@ -58,7 +58,7 @@ pub fn spawn_joined(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     Ok(JoinHandle(Joined::Simulated(ended)))
 }
 
-/// Wakes a thread that sleeps until it is due.
+/// A sleep that another thread can end early.
 #[derive(Default)]
 pub struct Alarm {
     rung: Mutex<bool>,
@@ -66,13 +66,13 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Ends the sleep that goes on, or else the next one.
+    /// Ends the current sleep; without one, the next sleep returns at once.
     pub fn ring(&self) {
         *self.rung.lock() = true;
         self.changed.notify_all();
     }
 
-    /// Sleeps for at most this long.
+    /// Sleeps for at most `time`, or until [`Alarm::ring`].
     pub fn sleep(&self, time: Duration) {
         let mut rung = self.rung.lock();
         if !*rung {

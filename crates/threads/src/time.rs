@@ -3,17 +3,17 @@
 use crate::scheduler::current;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The time of a clock that never goes back.
+/// The time of the monotonic clock (CLOCK_MONOTONIC).
 pub fn now() -> Instant {
     current().map_or_else(Instant::now, |scheduler| scheduler.now())
 }
 
-/// The time that has passed since a moment of [`now`].
+/// Time since `since`, a result of [`now`].
 pub fn elapsed(since: Instant) -> Duration {
     now().saturating_duration_since(since)
 }
 
-/// The time since the machine was started, also while it slept (CLOCK_BOOTTIME).
+/// Time since the machine booted, including suspends (CLOCK_BOOTTIME).
 pub fn boot_time() -> Duration {
     let machine = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -22,12 +22,12 @@ pub fn boot_time() -> Duration {
     current().map_or_else(machine, |scheduler| scheduler.boot_time())
 }
 
-/// The time of day.
+/// The time of day (CLOCK_REALTIME).
 pub fn time_of_day() -> SystemTime {
     current().map_or_else(SystemTime::now, |scheduler| scheduler.time_of_day())
 }
 
-/// Suspends the thread for this long.
+/// Suspends the thread for `time`.
 pub fn sleep(time: Duration) {
     match current() {
         Some(scheduler) => scheduler.sleep(time),
