@@ -52,7 +52,7 @@ impl Device {
         let len = (size_of::<OutHeader>() + body.len()) as u32;
         let header = OutHeader { len, error, unique };
         match rustix::io::writev(&self.0, &[IoSlice::new(header.as_bytes()), IoSlice::new(body)]) {
-            // The caller has ended, or the connection.
+            // The request was aborted because its caller has ended, or the connection has ended.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
             Err(errno) => log::warn!("the kernel refuses the reply to request {unique}: {errno}"),
         }

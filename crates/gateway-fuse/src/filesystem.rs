@@ -88,7 +88,7 @@ impl Filesystem {
         }
     }
 
-    /// Notes what the kernel agreed to.
+    /// Stores the capabilities that the kernel agreed to.
     pub(crate) fn note_agreed(&self, init: &InitOut) {
         let can_map = u64::from(init.flags2) << 32 & init::DIRECT_IO_ALLOW_MMAP != 0;
         self.can_map.store(can_map, Ordering::Relaxed);
@@ -241,7 +241,7 @@ impl Filesystem {
 }
 
 impl Drop for Filesystem {
-    /// Closes what the kernel left open when the connection was lost.
+    /// Closes the files that were open when the connection ended.
     fn drop(&mut self) {
         self.nodes.clear().into_iter().for_each(|inode| self.volume.closed(inode));
     }

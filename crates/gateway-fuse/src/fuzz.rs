@@ -4,7 +4,10 @@ use crate::negotiate::{Wishes, negotiate};
 use crate::request::{Body, parse};
 use bytes::Bytes;
 
-/// Parses `bytes`. Returns the request as text, or the errno that the kernel gets for a malformed one.
+/// Parses `bytes`. Returns the request as text.
+///
+/// # Errors
+/// The errno of the reply to a malformed request.
 pub fn request(bytes: &Bytes) -> Result<String, i32> {
     let request = parse(bytes).map_err(|malformed| malformed.errno.raw_os_error())?;
     if let Body::Init { init, flags } = &request.body {

@@ -1,8 +1,8 @@
 //! The requests in progress, so that an INTERRUPT finds its request.
 //!
-//! An INTERRUPT may be handled before its request, which another worker has read. Then it is remembered until the
-//! request comes; at most [`EARLY_MAX`] are remembered. An INTERRUPT that comes after the reply is remembered too,
-//! and dropped when others follow.
+//! An INTERRUPT may be handled before its request, which another worker has read. It is then stored until the request
+//! is registered. An INTERRUPT that arrives after the reply is stored too. At most [`EARLY_MAX`] are stored; the oldest
+//! is dropped for a new one.
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -14,7 +14,7 @@ const EARLY_MAX: usize = 64;
 
 /// SIGKILL, as a bit of a signal set. It is pending for every thread of a process that a signal ends.
 const KILL: u64 = 1 << 8;
-/// Signals that end a process with a core dump: they stay pending as they are.
+/// Signals that end a process with a core dump. The kernel leaves them pending instead of replacing them by SIGKILL.
 const CORE: u64 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 23 | 1 << 24 | 1 << 30;
 
 /// Signals that a caller got while it waits.
@@ -88,7 +88,7 @@ pub(crate) enum Interrupted {
 }
 
 impl InFlight {
-    /// A request was read.
+    /// Registers a request that was read.
     pub(crate) fn begin(&self, unique: u64, pid: u32) -> Arc<Signals> {
         let mut table = self.0.lock();
         let early = table.early.iter().position(|interrupted| *interrupted == unique);
@@ -102,7 +102,7 @@ impl InFlight {
         signals
     }
 
-    /// The reply to a request is about to be sent.
+    /// Removes a request, whose reply is about to be sent.
     pub(crate) fn end(&self, unique: u64) {
         self.0.lock().requests.remove(&unique);
     }

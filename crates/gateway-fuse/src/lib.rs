@@ -162,6 +162,9 @@ impl Drop for Mounted {
 
 impl Unmounter {
     /// As [`unmount`].
+    ///
+    /// # Errors
+    /// Those of [`unmount`].
     pub fn unmount(&self, lazy: bool) -> Result<()> {
         unmount(&self.0, lazy)
     }

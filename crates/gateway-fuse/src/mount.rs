@@ -62,6 +62,9 @@ pub fn check(mount_point: &Path) -> Result<PathBuf> {
 }
 
 /// True if a Hekate volume is mounted there, also if its process has ended.
+///
+/// # Errors
+/// `Io` if the mount table cannot be read.
 pub fn is_mounted(mount_point: &Path) -> Result<bool> {
     Ok(ours_at(&absolute(mount_point)?)?.is_some())
 }
@@ -75,8 +78,11 @@ pub struct MountedVolume {
     pub source: String,
 }
 
-/// All Hekate mounts that this process sees, in the order of mounting. If several are at one directory, the topmost
-/// counts.
+/// All Hekate mounts in this mount namespace, in the order of mounting. Of several mounts at one directory only the
+/// topmost is listed.
+///
+/// # Errors
+/// `Io` if the mount table cannot be read.
 pub fn mounted_volumes() -> Result<Vec<MountedVolume>> {
     let mut found: Vec<MountedVolume> = Vec::new();
     for (directory, mount) in table::all()? {
@@ -89,6 +95,9 @@ pub fn mounted_volumes() -> Result<Vec<MountedVolume>> {
 }
 
 /// Removes Hekate mounts whose process has ended from this directory. True if there was one.
+///
+/// # Errors
+/// `Io` if the mount table cannot be read; those of [`unmount`].
 pub fn remove_dead(mount_point: &Path) -> Result<bool> {
     let mut removed = false;
     while is_dead(mount_point) {
@@ -102,7 +111,7 @@ pub fn remove_dead(mount_point: &Path) -> Result<bool> {
     Ok(removed)
 }
 
-/// True if the process of a mount has ended: while it ends the connection is aborted, and then there is none.
+/// True if the process of a mount has ended: the kernel returns ECONNABORTED while it ends, and ENOTCONN afterwards.
 fn is_dead(mount_point: &Path) -> bool {
     let dead = [ErrorKind::NotConnected, ErrorKind::ConnectionAborted];
     std::fs::metadata(mount_point).is_err_and(|error| dead.contains(&error.kind()))

@@ -33,8 +33,11 @@ pub(crate) struct Nodes {
     shards: [Mutex<HashMap<u64, Node>>; SHARDS],
     /// Directories among the nodes. Locked after the part with the same number in `shards`.
     directories: [Mutex<HashMap<u64, Directory>>; SHARDS],
+    /// Opens and holds of all nodes.
     open: AtomicUsize,
+    /// True if nodes that the kernel has forgotten are kept, for file handles.
     keeps_all: bool,
+    /// Origin of the times in [`Node::no_xattrs_until`].
     made: Instant,
 }
 
@@ -115,7 +118,8 @@ impl Nodes {
         }
     }
 
-    /// This mount sets an extended attribute. A reply that is still on its way may say that the inode has none.
+    /// Records that this mount sets an extended attribute. From then on requests are always sent: a reply in flight may
+    /// report that the inode has none.
     pub(crate) fn note_xattr_set(&self, node: u64) {
         if let Some(known) = self.shard(node).lock().get_mut(&node) {
             known.no_xattrs_until = ASK_ALWAYS;

@@ -1,5 +1,5 @@
-//! A directory that was removed while processes of this mount had it open or worked in it: the attributes that they
-//! still see and change. Processes of other mounts do not see their changes.
+//! A directory that was removed while processes of this mount had it open or had it as their working directory: the
+//! attributes that they still read and change. Processes of other mounts do not see these changes.
 
 use bytes::Bytes;
 use hekate_client::SetXattr;

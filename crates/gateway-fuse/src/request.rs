@@ -175,13 +175,17 @@ pub struct Malformed {
     pub unique: Option<u64>,
     /// The error of the reply.
     pub errno: Errno,
-    /// The reason, for people.
+    /// The reason, for the log.
     pub what: &'static str,
 }
 
 type Bad = (Errno, &'static str);
 
 /// Parses one request, which fills `bytes`.
+///
+/// # Errors
+/// The bytes are not a request of FUSE 7.31 to 7.40, or a name in it is not a valid one. [`Malformed::errno`] is the
+/// errno of the reply.
 pub fn parse(bytes: &Bytes) -> Result<Request, Malformed> {
     let mut input = Input(bytes.clone());
     let refuse = |unique| move |(errno, what): Bad| Malformed { unique, errno, what };

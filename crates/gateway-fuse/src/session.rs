@@ -36,7 +36,7 @@ pub(crate) trait Handler: Send + Sync + 'static {
     fn answer(&self, request: Request, signals: &Signals, later: PendingReply) -> Option<Outcome>;
     /// True if the reply to a request is sent later.
     fn is_later(&self, unique: u64) -> bool;
-    /// The caller of a request whose reply is sent later gives up.
+    /// Cancels a request whose reply is sent later: its caller got a signal.
     fn interrupt(&self, unique: u64);
     /// The kernel forgets nodes. There is no reply.
     fn forget(&self, forgotten: &[ForgetOne]);
@@ -205,7 +205,7 @@ impl<A: Handler> Session<A> {
         }
     }
 
-    /// A buffer for a request. Waits for memory if there is none: the mount goes on.
+    /// A buffer for a request. If the system has no memory, tries again every second: the mount must not end.
     fn buffer(&self) -> Buffer {
         loop {
             match self.buffers.take() {
@@ -230,7 +230,8 @@ impl<A: Handler> Session<A> {
             Body::Interrupt { of } => {
                 let of = *of;
                 self.interrupt(of);
-                // Cancelling the wait asks a server, which the reading thread must not wait for.
+                // Another thread cancels the wait: that sends a request to a server, and the reading thread must not
+                // wait for a reply.
                 if self.handler.is_later(of) {
                     return Some(Work { request, device: device.clone(), signals: Arc::default() });
                 }

@@ -35,10 +35,13 @@ pub(crate) struct Workers<W> {
 
 #[derive(Debug)]
 struct State<W> {
+    /// Workers that are started, or about to start.
     workers: usize,
-    busy: usize,
-    queue: VecDeque<W>,
     /// Workers that execute a request.
+    busy: usize,
+    /// Requests that were read and wait for a worker.
+    queue: VecDeque<W>,
+    /// Memory of the requests in `queue`, in bytes.
     queued_bytes: usize,
     /// When there was last at most one reader, or when a worker last ended for lack of work.
     scarce_at: Instant,

@@ -108,7 +108,7 @@ impl Filesystem {
             }
             found => found?,
         };
-        // Only root is shown trusted attributes (xattr(7)).
+        // Attributes of the namespace `trusted` are listed for root only (xattr(7)).
         let is_listed = |name: &&Bytes| caller.uid == 0 || !name.starts_with(b"trusted.");
         sized(joined(names.iter().filter(is_listed).map(|name| &name[..])), size)
     }

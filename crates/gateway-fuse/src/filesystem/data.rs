@@ -83,8 +83,8 @@ impl Filesystem {
         Ok(bytes_of(&written))
     }
 
-    /// Appends at the end that the servers know: the kernel's offset is its own idea of the size, and the file may
-    /// have grown at another mount. Appends of this mount wait for each other here, so that they do not at the
+    /// Appends at the end of the file as the servers have it. The kernel's offset is the size that it has cached, and
+    /// the file may have grown through another mount. Appends of this mount wait for each other here, not at the
     /// server.
     fn append(&self, caller: &Caller, context: &Context, data: Bytes, drop_set_id: bool) -> Result<()> {
         let _alone = self.appends[caller.inode.number() as usize % APPEND_LOCKS].lock();

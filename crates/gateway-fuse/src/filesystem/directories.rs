@@ -10,9 +10,9 @@ use hekate_proto::{Error, Name, NodeKind, Result};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// The entries before all others.
+/// The first two entries of a listing.
 const DOTS: [&[u8]; 2] = [b".", b".."];
-/// Inode number listed for `..`, which is not known here. Programs use the result of stat.
+/// Inode number listed for `..`, because the parent is not known here. Programs take the number from stat(2).
 const UNKNOWN_INO: u64 = 0xffff_ffff;
 
 impl Filesystem {

@@ -37,8 +37,8 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// `None`: the request may come from a system call with a descriptor, or from none, in parallel to the one with
-    /// the path. An example is RELEASE.
+    /// `None` if the request may belong to a system call on a descriptor, or to no system call, beside the one with the
+    /// path. An example is RELEASE.
     pub(super) fn of(body: &Body) -> Option<Self> {
         match body {
             Body::Lookup { .. } | Body::GetAttr | Body::GetXattr { .. } => Some(Step::Resolves),

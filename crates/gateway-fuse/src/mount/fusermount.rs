@@ -27,7 +27,7 @@ pub(super) fn attach(volume_name: &str, mount_point: &Path, options: &MountOptio
     if options.set_id || options.devices {
         return Err(Error::Denied { what: "suid and dev are allowed in root's mounts only; leave them out".into() });
     }
-    let failed = |error: rustix::io::Errno| Error::io("a socket for fusermount3", error.into());
+    let failed = |error: rustix::io::Errno| Error::io("the socket to fusermount3", error.into());
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
     let mut command = Command::new(PROGRAM);
