@@ -114,7 +114,7 @@ def test_a_server_starts_with_a_full_brick(store):
         equal(brick["state"], "full", "the state of a brick")
         assert "No space" in brick["stalled"], brick["stalled"]
     said = store.cli("status").out
-    for words in ("health degraded", "is full and cannot write home", "it goes on when there is room"):
+    for words in ("health degraded", "is full and cannot write home", "it continues when there is room"):
         assert words in said, f"the status lacks {words!r}: {said}"
     equal(read(f"{mnt}/before"), b"b" * 100_000, "a file that was there before")
     handle = os.open(f"{mnt}/sparse", os.O_RDONLY)

@@ -185,7 +185,7 @@ def test_addresses_are_taken_as_people_write_them(store):
         ("localhost", ["has no port", "ADDRESS:PORT"]),
         ("127.0.0.1:port", ["port", "ADDRESS:PORT"]),
         (f"no-such-host.invalid:{port}", ["no-such-host.invalid is not known"]),
-        ("127.0.0.1:0", ["port that others can know"]),
+        ("127.0.0.1:0", ["needs a fixed port"]),
     ]:
         for command in (["serve", "--listen", wrong], ["coordinator", "--listen", wrong]):
             state = store.path("c") if command[0] == "coordinator" else None
@@ -329,6 +329,6 @@ def test_another_user_is_told_what_to_do(store):
     shutil.copy(HEKATE, program)
     os.chmod(program, 0o755)
     for command in (["status"], ["volume", "list"], ["stop"], ["brick", "list"]):
-        words = [f"user {NOBODY} may not go into {store.state}", "--server"]
+        words = [f"user {NOBODY} has no access to {store.state}", "--server"]
         refused = store.refuses(*command, words=words, exits=[DENIED], uid=NOBODY, program=program)
         assert "init --brick" not in refused.err, f"a server runs there: {refused.err}"

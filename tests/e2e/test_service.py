@@ -67,7 +67,7 @@ def test_a_server_tells_the_service_manager(store):
     server = started(store, "serve", environment={"NOTIFY_SOCKET": store.path("nobody")}, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: store.try_cli("status").exit == 0, "it serves")
     server.send_signal(signal.SIGTERM)
-    assert "tell the service manager" in server.communicate(timeout=30)[1]
+    assert "cannot notify the service manager" in server.communicate(timeout=30)[1]
 
 
 @pytest.mark.no_fuse

@@ -55,6 +55,10 @@ const UNIT: &str = "/usr/lib/systemd/system/hekate.service";
 
 impl Cli {
     /// Parses a command line. A negative number counts as a value that is out of range, not as an unknown option.
+    ///
+    /// # Errors
+    ///
+    /// The usage error, or the request for help or the version, for clap to print.
     pub fn parse_from_words(words: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut command = takes_negative_numbers(Self::command());
         let matches = command.try_get_matches_from_mut(words).map_err(|error| {
@@ -121,13 +125,13 @@ pub enum Command {
     /// Make a further server of a cluster, with bricks in one of its pools.
     #[command(after_help = JOIN_EXAMPLES)]
     Join(Join),
-    /// Run a coordinator as a process of its own, so that the cluster can do without any of its servers.
+    /// Run a coordinator as a process of its own, so that any server of the cluster may fail.
     #[command(after_help = COORDINATOR_EXAMPLES)]
     Coordinator(CoordinatorOptions),
     /// Run the server.
     #[command(after_help = "Example: hekate serve --detach")]
     Serve(Serve),
-    /// Stop the server in order: it answers the ops that it has begun, and writes everything home.
+    /// Stop the server in order: it answers the ops in progress and completes a checkpoint of every brick.
     #[command(after_help = "Example: hekate stop && hekate serve --detach")]
     Stop,
     /// Show the state of the servers, their bricks and the volumes.
@@ -207,7 +211,7 @@ Examples:
   hekate serve --metrics 127.0.0.1:9464    lets Prometheus read them by HTTP";
 
 impl Command {
-    /// True for a process that serves until it is stopped and writes to sockets meanwhile: SIGPIPE must not end it.
+    /// True for a command whose process serves until it is stopped and writes to sockets: SIGPIPE must not end it.
     pub fn goes_on(&self) -> bool {
         matches!(self, Command::Serve(_) | Command::Coordinator(_) | Command::Mount(_) | Command::MountHelper(_))
     }
@@ -436,7 +440,8 @@ pub enum VolumeMode {
     /// For measuring: durable overwrites as GlusterFS's AFR does them, five round trips.
     #[value(hide = !MEASURES)]
     Afr,
-    /// For measuring, UNSAFE: durable overwrites to all replicas at once, without stamps and lists: the speed of light.
+    /// For measuring, UNSAFE: durable overwrites to all replicas at once, without stamps and lists: the lower bound of
+    /// the latency.
     #[value(hide = !MEASURES)]
     FastPath,
 }

@@ -28,6 +28,10 @@ use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 
 /// Runs the command.
+///
+/// # Errors
+///
+/// Why the command failed, with its exit status. So does the function of each command.
 pub fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Init(options) => init::init(cli, options),

@@ -26,6 +26,10 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 /// Starts this program with other arguments; its standard error is `log`. It is in a session of its own (setsid(2)), so
 /// neither the keys of the terminal nor its hang-up send it a signal.
+///
+/// # Errors
+///
+/// The log cannot be written (exit status 73), or the process cannot be started (71).
 pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Failure> {
     let failed = |e: std::io::Error| Failure::new(71, format!("start the background process: {e}"));
     if let Some(parent) = log.parent() {
@@ -56,7 +60,7 @@ pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Fail
 ///
 /// # Errors
 ///
-/// The process has ended before: the last lines of its log.
+/// The process has ended before; the text is the last line of its log.
 pub fn wait_ready(child: &mut Child, log: &Path, what: &str, ready: impl Fn() -> bool) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut said = String::new();
@@ -68,7 +72,10 @@ pub fn wait_ready(child: &mut Child, log: &Path, what: &str, ready: impl Fn() ->
             let words = last_line(log);
             let words = words.strip_prefix("hekate: ").unwrap_or(&words).to_string();
             let exit = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(70);
-            return Err(Failure::new(exit, if words.is_empty() { format!("{what} ended at once") } else { words }));
+            return Err(Failure::new(
+                exit,
+                if words.is_empty() { format!("{what} ended at once, without a line in its log") } else { words },
+            ));
         }
         let line = last_line(log);
         if begun.elapsed() > PROGRESS_AFTER && line != said {
@@ -90,9 +97,9 @@ fn last_line(log: &Path) -> String {
 /// The port is 0: the address is recorded before the socket is bound, so it must be the final one.
 pub fn check_listen(address: Option<SocketAddr>) -> Result<(), Failure> {
     match address {
-        Some(address) if address.port() == 0 => {
-            Err(Failure::usage("--listen needs a port that others can know, not 0"))
-        }
+        Some(address) if address.port() == 0 => Err(Failure::usage(
+            "--listen needs a fixed port: port 0 would be chosen only after the address is recorded",
+        )),
         _ => Ok(()),
     }
 }
@@ -110,6 +117,10 @@ pub fn ending_signals() -> Vec<std::ffi::c_int> {
 }
 
 /// A flag that the signals of [`ending_signals`] set.
+///
+/// # Errors
+///
+/// `Io` if a handler cannot be registered.
 pub fn stop_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in ending_signals() {
@@ -118,8 +129,12 @@ pub fn stop_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Opens something, and tries again for a while if it is in use: a killed process holds its files until the kernel has
-/// ended it.
+/// Calls `open`, and again for up to [`IN_USE_PATIENCE`] while the file is in use: a killed process has its files open
+/// until the kernel has ended it.
+///
+/// # Errors
+///
+/// The last error of `open`.
 pub fn open_patiently<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let begun = Instant::now();
     loop {

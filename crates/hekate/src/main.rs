@@ -57,8 +57,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Lets SIGPIPE end a command whose reader has gone (`hekate status | head`). Rust ignores the signal at the start of a
-/// program, which is right for a server or a mount.
+/// Lets SIGPIPE end a command whose reader has closed the pipe (`hekate status | head`). Rust ignores the signal at the
+/// start of a program, as a server or a mount needs it.
 fn end_when_nobody_reads() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: the default action is no handler of ours, and no other thread runs yet.

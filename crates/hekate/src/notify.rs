@@ -13,22 +13,26 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// process.
 pub const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The process serves from now on.
+/// Reports that the process is ready and serves.
 pub fn ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={}", one_line(status)));
 }
 
-/// The process ends in order from now on.
+/// Reports that the process is stopping.
 pub fn stopping(status: &str) {
     tell(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
 }
 
-/// Progress, as `systemctl status` shows it.
+/// Reports progress, which `systemctl status` shows.
 pub fn status(status: &str) {
     tell(&format!("STATUS={}", one_line(status)));
 }
 
-/// Passes a result on, and reports a failure to the manager.
+/// Returns `ran`, after a failure was reported to the manager.
+///
+/// # Errors
+///
+/// The failure in `ran`.
 pub fn outcome(ran: Result<(), Failure>) -> Result<(), Failure> {
     ran.inspect_err(|failure| status(&failure.text))
 }
@@ -36,7 +40,7 @@ pub fn outcome(ran: Result<(), Failure>) -> Result<(), Failure> {
 fn tell(state: &str) {
     let Some(socket) = std::env::var_os(SOCKET).filter(|name| !name.is_empty()) else { return };
     if let Err(error) = send(&socket, state) {
-        log::warn!("tell the service manager at {SOCKET}={}: {error}", socket.display());
+        log::warn!("cannot notify the service manager at {SOCKET}={}: {error}", socket.display());
     }
 }
 

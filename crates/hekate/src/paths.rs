@@ -27,7 +27,11 @@ impl Paths {
         Self::at(cli.state.as_deref())
     }
 
-    /// Those of this state directory, or of the default one.
+    /// The files for this state directory, or for the default one.
+    ///
+    /// # Errors
+    ///
+    /// The path cannot be made absolute, or there is no default.
     pub fn at(state: Option<&Path>) -> Result<Self, Failure> {
         if let Some(state) = state {
             let state = std::path::absolute(state)
@@ -46,6 +50,10 @@ impl Paths {
     }
 
     /// Makes the state directory, for its owner alone. An existing one stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if it cannot be made.
     pub fn make_state_directory(&self) -> Result<(), Failure> {
         let state = &self.state;
         make_directory(state, PRIVATE)
@@ -54,6 +62,10 @@ impl Paths {
 
     /// Makes the directory of the socket. The one under /run is open to all users: the server checks the credentials of
     /// the peer.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if it cannot be made.
     pub fn make_socket_directory(&self) -> Result<(), Failure> {
         let Some(directory) = self.socket.parent() else { return Ok(()) };
         let mode = if directory == Path::new(RUN_DIRECTORY) { FOR_ALL } else { PRIVATE };
@@ -89,6 +101,10 @@ fn make_directory(path: &Path, mode: u32) -> std::io::Result<()> {
 
 /// The path without links, dots and a trailing slash, as the kernel lists it. The part that does not exist yet stays as
 /// written.
+///
+/// # Errors
+///
+/// A directory of the path cannot be read.
 pub fn plain_path(path: &Path) -> std::io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let existing = absolute.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
@@ -98,6 +114,10 @@ pub fn plain_path(path: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// The endpoint of a server by its address, or of the server with these paths.
+///
+/// # Errors
+///
+/// The address is malformed, or the state directory lacks the secret that TCP needs.
 pub fn endpoint_of(paths: &Paths, server: Option<&str>) -> Result<Endpoint, Failure> {
     let Some(server) = server else { return Ok(Endpoint::Unix(paths.socket.clone())) };
     let server = address::server(server).map_err(Failure::usage)?;
@@ -123,7 +143,7 @@ pub fn unreachable(paths: &Paths, state: Option<&Path>, server: Option<&str>, wh
     {
         let (uid, shown) = (rustix::process::geteuid().as_raw(), paths.state.display());
         let fix = "run it as the user of that server (sudo), or name another server with --server";
-        return Failure::new(77, format!("{what}: user {uid} may not go into {shown}; {fix}"));
+        return Failure::new(77, format!("{what}: user {uid} has no access to {shown}; {fix}"));
     }
     let fix = match server {
         Some(_) => "start it there, or name another one with --server".to_string(),

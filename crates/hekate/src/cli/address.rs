@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 const FORMS: &str = "say ADDRESS:PORT, as 127.0.0.1:7100 or [::1]:7100";
 
-/// Parses the address of a server. -> the form of the cluster's records: `unix:PATH` or `tcp:ADDRESS:PORT` with a
-/// number. The prefix `tcp:` may be absent, a host name may replace the number, and a bare path is that of a socket.
+/// Parses the address of a server. Returns the form of the cluster's records: `unix:PATH` or `tcp:ADDRESS:PORT` with a
+/// numeric address. The prefix `tcp:` may be absent, a host name may replace the address, and a bare path is that of a
+/// socket.
 ///
 /// # Errors
 ///
@@ -25,8 +26,12 @@ pub fn server(text: &str) -> Result<String, String> {
     socket(address).map(|address| format!("tcp:{address}"))
 }
 
-/// An IP address and a port. Of the addresses of a name, IPv4 comes first, so that a server and its clients choose the
-/// same.
+/// Parses an address or host name, and a port. Of the addresses of a name, IPv4 comes first, so that a server and its
+/// clients choose the same.
+///
+/// # Errors
+///
+/// In words: the text is malformed, or the name cannot be resolved.
 pub fn socket(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);

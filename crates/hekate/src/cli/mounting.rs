@@ -27,7 +27,7 @@ pub struct Mount {
     /// Mount read-only. As -o ro.
     #[arg(long)]
     pub read_only: bool,
-    /// Let other users in, as their permissions allow (always so for root's mounts). As -o allow_other.
+    /// Give other users access, as file permissions allow (always so for root's mounts). As -o allow_other.
     #[arg(long)]
     pub allow_other: bool,
     /// Print a line for every op and its answer (with --foreground).

@@ -8,20 +8,33 @@ use hekate_proto::Error;
 use hekate_transport::{Control, Endpoint};
 use std::time::Duration;
 
-/// A server that has not reported its state by then hangs: it waits 2 s for each of the others.
+/// Limit for the reply to a request that does not wait for anything but the reports of other servers, which take at
+/// most 2 s. A server that needs longer hangs.
 const LOOK_LIMIT: Duration = Duration::from_secs(15);
 
 /// Asks the server that the options name, without a time limit.
+///
+/// # Errors
+///
+/// The server does not answer (exit status 69), its reply cannot be parsed (76), or it refused the request.
 pub fn ask<C: ControlCall>(cli: &Cli, call: C) -> Result<C::Reply, Failure> {
     ask_named(cli, cli.server.as_deref(), call)
 }
 
 /// Asks the server at this address, or the one of this machine, without a time limit.
+///
+/// # Errors
+///
+/// As [`ask`].
 pub fn ask_named<C: ControlCall>(cli: &Cli, server: Option<&str>, call: C) -> Result<C::Reply, Failure> {
     ask_within(cli, server, call, None)
 }
 
-/// Asks the server that the options name for something that it knows without waiting.
+/// Asks the server that the options name for a report, with a time limit.
+///
+/// # Errors
+///
+/// As [`ask`]; also if the limit is reached.
 pub fn look<C: ControlCall>(cli: &Cli, call: C) -> Result<C::Reply, Failure> {
     ask_within(cli, cli.server.as_deref(), call, Some(LOOK_LIMIT))
 }

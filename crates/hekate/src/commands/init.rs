@@ -52,7 +52,7 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
     let wanted =
         NewBrick { cluster: &cluster, server: FIRST_SERVER, pool: &options.pool, journal_mib: options.journal };
     let bricks = make_bricks(cli, &directories, &wanted)?;
-    // The cluster's records come last: a command that is cut short before leaves no cluster.
+    // The cluster's records are written last: a command that is interrupted before leaves no cluster.
     let registry = match apart {
         None => Registry::new(Arc::new(EmbeddedCoordinator::create(&paths.coordinator())?)),
         Some(apart) => apart.registry(&paths, &cluster)?,
@@ -75,13 +75,16 @@ struct Apart {
 
 impl Apart {
     fn find(options: &Init, address: &str) -> Result<Self, Failure> {
-        let file = options.secret_file.as_deref().ok_or_else(|| Failure::usage("name its --secret-file too"))?;
+        let file = options
+            .secret_file
+            .as_deref()
+            .ok_or_else(|| Failure::usage("--coordinator needs --secret-file FILE, the coordinator's secret"))?;
         let (secret, bytes) = join::read_secret(file)?;
         let said = join::identify(address, &secret, file)?;
         if said.server.is_some() {
             let join = format!("`hekate join {address}` adds a server to it");
             return Err(Failure::usage(format!(
-                "{address} is a server of a cluster, and no coordinator apart; {join}"
+                "{address} is a server of a cluster, not a coordinator of its own process; {join}"
             )));
         }
         if let Some(cluster) = said.cluster {

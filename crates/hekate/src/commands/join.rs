@@ -31,6 +31,10 @@ pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
 }
 
 /// Makes the server's state and bricks, and records them at the coordinator.
+///
+/// # Errors
+///
+/// The coordinator does not answer or refuses, or the state directory or a brick cannot be made.
 pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Vec<BrickInfo>), Failure> {
     refuse_member(paths)?;
     let (secret, secret_bytes) = read_secret(&options.secret_file)?;
@@ -58,6 +62,10 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
 }
 
 /// A cluster's secret, and its bytes for a state directory.
+///
+/// # Errors
+///
+/// The file cannot be read or is no secret.
 pub fn read_secret(file: &Path) -> Result<(Secret, Vec<u8>), Failure> {
     let bytes = std::fs::read(file).map_err(|e| {
         Failure::usage(format!(
@@ -87,7 +95,7 @@ fn check_pool(registry: &Registry, pool: &str) -> Result<(), Failure> {
     Err(Failure::usage(format!("there is no pool called {pool}; there are: {}", known.join(", "))))
 }
 
-/// Asks a server of the cluster, or its coordinator. -> the cluster, and the coordinator's address
+/// Asks a server of the cluster, or its coordinator. Returns the cluster's id and the coordinator's address.
 fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String), Failure> {
     let asked = address(&options.address)?;
     let said = identify(&asked, secret, &options.secret_file)?;
@@ -114,11 +122,19 @@ fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String),
 }
 
 /// An address in the form of the cluster's records.
+///
+/// # Errors
+///
+/// The address is malformed, or its name cannot be resolved.
 pub fn address(text: &str) -> Result<String, Failure> {
     addresses::server(text).map_err(Failure::usage)
 }
 
 /// Asks the process that answers at an address for its identity.
+///
+/// # Errors
+///
+/// The process does not answer, or does not know the secret (exit status 77).
 pub fn identify(address: &str, secret: &Secret, secret_file: &Path) -> Result<Identity, Failure> {
     let endpoint = Endpoint::parse(address, Some(secret))?;
     match ask_at(&endpoint, Identify {}, None) {

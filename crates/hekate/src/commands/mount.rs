@@ -166,9 +166,13 @@ fn start(wanted: &Wanted) -> Result<Started, Failure> {
 }
 
 /// Detaches a mount whose process was killed: all access to it fails, and it hides the directory.
+///
+/// # Errors
+///
+/// The mount table cannot be read, or the mount cannot be detached.
 pub fn make_way(directory: &Path) -> Result<(), Failure> {
     if remove_dead(directory)? {
-        eprintln!("hekate: the mount at {} had lost its process and is removed", directory.display());
+        eprintln!("hekate: removed the mount at {}, whose process had ended", directory.display());
     }
     Ok(())
 }

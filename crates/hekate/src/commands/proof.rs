@@ -20,13 +20,14 @@ const PROGRESS_PAUSE: Duration = Duration::from_secs(2);
 /// Number of partitions that the failure names.
 const NAMED_MAX: usize = 5;
 
-/// Begins a proof of each partition and waits for their ends. -> the state of healing, with these proofs alone
+/// Begins a proof of each partition and waits until all have ended. Returns the state of healing, with these proofs
+/// only.
 ///
 /// # Errors
 ///
 /// 75: no progress for `STUCK_LIMIT`.
 pub fn prove(cli: &Cli) -> Result<HealingStatus, Failure> {
-    // A run of its own: what an earlier one has proved may not hold any more.
+    // Each call is a run of its own: the replicas may have changed since the proofs of an earlier run.
     let run = getrandom::u64().map_err(|e| Failure::new(71, format!("getrandom: {e}")))?;
     ask(cli, Prove { run })?;
     let (mut done, mut last, mut moved) = (BTreeMap::new(), 0, Instant::now());

@@ -100,7 +100,7 @@ fn names(bricks: &[BrickStatus]) -> impl Iterator<Item = String> + '_ {
     bricks.iter().flat_map(of_brick).map(|(row, item): (&BrickStatus, _)| format!("{}: {item}", row.directory))
 }
 
-/// Waits until no pass over these bricks runs. -> their rows
+/// Waits until no pass over these bricks runs. Returns their rows.
 fn wait(cli: &Cli, bricks: &[ScrubBegun]) -> Result<Vec<BrickStatus>, Failure> {
     let mut reported = Instant::now();
     loop {
@@ -114,7 +114,7 @@ fn wait(cli: &Cli, bricks: &[ScrubBegun]) -> Result<Vec<BrickStatus>, Failure> {
         }
         let cut_short = |row| Some((row, scrubs(row)?.error.as_ref()?));
         if let Some((row, error)) = found.iter().find_map(cut_short) {
-            return Err(Failure::new(74, format!("the pass over brick {} was cut short: {error}", row.directory)));
+            return Err(Failure::new(74, format!("the pass over brick {} ended early: {error}", row.directory)));
         }
         let is_running = |row: &&BrickStatus| scrubs(row).is_some_and(|scrubs| scrubs.state == ScrubState::Runs);
         let running: Vec<&BrickStatus> = found.iter().filter(is_running).collect();

@@ -45,6 +45,10 @@ pub fn brick_directories(bricks: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Makes the state directory with the cluster's secret in it.
+///
+/// # Errors
+///
+/// The directory or the file cannot be written.
 pub fn make_state(paths: &Paths, secret: &[u8]) -> Result<(), Failure> {
     let failed = |what: &Path, e: std::io::Error| Failure::from(Error::io(format!("make {}", what.display()), e));
     paths.make_state_directory()?;
@@ -68,6 +72,10 @@ pub fn make_state(paths: &Paths, secret: &[u8]) -> Result<(), Failure> {
 }
 
 /// Makes bricks, one after the other.
+///
+/// # Errors
+///
+/// A directory is not empty or cannot be written; bricks that were made before remain.
 pub fn make_bricks(cli: &Cli, directories: &[PathBuf], wanted: &NewBrick) -> Result<Vec<BrickInfo>, Failure> {
     let mut bricks = Vec::new();
     for directory in directories {
@@ -93,6 +101,10 @@ fn warn_of_shared_disks(cli: &Cli, directories: &[PathBuf]) {
 }
 
 /// Bytes from the kernel's random source.
+///
+/// # Errors
+///
+/// getrandom(2) failed.
 pub fn random<const COUNT: usize>() -> Result<[u8; COUNT], Failure> {
     let mut bytes = [0u8; COUNT];
     getrandom::fill(&mut bytes).map_err(|e| Failure::new(71, format!("getrandom: {e}")))?;

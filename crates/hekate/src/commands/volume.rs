@@ -91,8 +91,8 @@ fn check_volume(cli: &Cli, name: &str) -> Result<(), Failure> {
     Err(Failure::new(66, format!("there is no volume called {name}; {known}")))
 }
 
-/// Waits until the leaders of all partitions of a new volume serve it. -> what it still waits for after
-/// `SERVED_PATIENCE`; None: it is served
+/// Waits until the leaders of all partitions of a new volume serve it. Returns what it still waits for after
+/// `SERVED_PATIENCE`, or None if it is served.
 fn wait_until_served(cli: &Cli, name: &str) -> Result<Option<String>, Failure> {
     let begun = Instant::now();
     loop {

@@ -2,8 +2,8 @@
 //!
 //! mount(8) passes only one word of each pair of kernel flags to a mount helper: `nosuid`, `nodev`, `noexec`, and
 //! nothing for `suid`, `dev`, `exec` and `defaults`, unless the line has `user` or `users`. It puts these words before
-//! all others. So there are `allow_suid` and `allow_dev`, which it passes on as they are, and which `nosuid` and `nodev`
-//! overrule in any order.
+//! all others. So there are `allow_suid` and `allow_dev`, which it passes on as they are, and which `nosuid` and
+//! `nodev` overrule in any order.
 
 use hekate_gateway_fuse::Change;
 use std::path::PathBuf;
@@ -177,8 +177,8 @@ fn for_owner(options: &mut Options, _: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Options for mount(8), systemd or people; and those that the kernel lists for each mount, which mount(8) passes back
-/// for a remount.
+/// Options that have a meaning for mount(8) or systemd only, comments, and options that the kernel lists for each
+/// mount, which mount(8) passes back for a remount.
 const IGNORED: &[&str] = &[
     "defaults",
     "async",
@@ -210,7 +210,11 @@ impl FromStr for Options {
 }
 
 impl Options {
-    /// As `sloppy` demands: options that are not known are ignored.
+    /// Parses options that are separated by commas. `sloppy`: ignore options that are not known, as mount(8) -s.
+    ///
+    /// # Errors
+    ///
+    /// In words: an option that is not known, or a malformed value.
     pub fn parse(text: &str, sloppy: bool) -> Result<Self, String> {
         let mut options = Self::default();
         for option in text.split(',').filter(|option| !option.is_empty()) {
@@ -295,7 +299,11 @@ fn is_ignored(name: &str) -> bool {
     IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
-/// A time in seconds: 5 or 0.5.
+/// Parses a time in seconds, such as 5 or 0.5.
+///
+/// # Errors
+///
+/// In words: the text is not a number of seconds within the limit.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse().ok().filter(|number| (0.0..=SECONDS_MAX).contains(number));
     number.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is not 0 to {SECONDS_MAX} seconds"))
@@ -322,7 +330,7 @@ fn list() -> String {
 /// Each option as written, and its help.
 pub fn rows() -> Vec<(String, String)> {
     let known = KNOWN.iter().map(|known| (known.text(), known.does.to_owned()));
-    known.chain([(ignored(), "taken, and without effect here".to_owned())]).collect()
+    known.chain([(ignored(), "accepted without effect".to_owned())]).collect()
 }
 
 /// The table for people.

@@ -176,7 +176,7 @@ impl Inspection<'_> {
                 Ok((place, entry)) => lines.show(|| json::entry(place, &entry), || words::entry(place, &entry)),
                 Err(why) => lines.show(
                     || json!({ "type": "entry", "key": format!("{key:?}"), "malformed": why }),
-                    || format!("{key:?} cannot be: {why}"),
+                    || format!("{key:?} is malformed: {why}"),
                 ),
             }
             true

@@ -43,7 +43,8 @@ impl Lines {
         self.judge(flushed);
     }
 
-    /// Ends the process if a write failed: the reader has gone (`| head`), or the disk is full.
+    /// Ends the process if a write to standard output failed: the reader has closed the pipe (`| head`), or the disk is
+    /// full.
     fn judge(&self, written: std::io::Result<()>) {
         let Err(error) = written else { return };
         if error.kind() != ErrorKind::BrokenPipe {

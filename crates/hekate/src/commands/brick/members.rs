@@ -51,7 +51,7 @@ fn print_one(brick: &BrickStatus) {
         println!("inodes: {free} of {total} free");
     }
     println!("overlay: {}", open.map_or("-".into(), |open| bytes(open.overlay_bytes as u64)));
-    println!("kept for deleting: {}", figure(brick, |open| open.reserve_bytes));
+    println!("reserved for deletes: {}", figure(brick, |open| open.reserve_bytes));
     let (used, total) = (figure(brick, |open| open.journal_bytes_used), figure(brick, |open| open.journal_bytes_total));
     println!("journal: {used} of {total} in use");
     println!("scrub: {}", open.map_or("-", |open| open.scrub.state.text()));
@@ -94,8 +94,8 @@ pub fn remove(cli: &Cli, brick: &str) -> Result<(), Failure> {
         output::json(&removed);
         return Ok(());
     }
-    println!("brick {} is out of the cluster", removed.directory);
-    println!("its directory stays as it is; the server keeps it open until it stops");
+    println!("brick {} is removed from the cluster", removed.directory);
+    println!("its directory is not changed; the server has the brick open until its next stop");
     Ok(())
 }
 
@@ -131,6 +131,7 @@ fn plain(directory: &Path) -> Result<String, Failure> {
         false => crate::paths::plain_path(directory)
             .map_err(|e| Failure::usage(format!("the brick {}: {e}", directory.display())))?,
     };
-    let text = absolute.to_str().ok_or_else(|| Failure::usage("the path of a brick is UTF-8"))?;
+    let text =
+        absolute.to_str().ok_or_else(|| Failure::usage("the path of a brick must be UTF-8; name another directory"))?;
     Ok(text.trim_end_matches('/').to_string())
 }

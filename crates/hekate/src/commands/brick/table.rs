@@ -37,7 +37,7 @@ pub fn print_failed(bricks: &[BrickStatus]) {
         let reason = or_dash(brick.report.reason.as_ref());
         println!("brick {directory} of server {server} is full and cannot write home: {reason}");
         println!(
-            "  remove what else uses its file system, or delete files of its volumes: it goes on when there is room"
+            "  remove what else uses its file system, or delete files of its volumes: it continues when there is room"
         );
     }
     for brick in of_state(&[BrickState::Stopped, BrickState::Failing]) {

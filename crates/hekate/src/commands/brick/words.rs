@@ -41,14 +41,14 @@ pub fn entry(place: KeyPrefix, entry: &Entry) -> String {
             format!("session {session} slot {slot}: op {:#x}, a reply of {} bytes", record.op_id.0, record.reply.len())
         }
         Entry::Orphan { inode } => format!("orphan {inode:?} of {of}"),
-        Entry::Loose => "fast writes that may not be on stable storage".into(),
+        Entry::Loose => "marker: fast writes may not be on stable storage".into(),
         Entry::Writing { inode } => format!("{inode:?} of {of} is being written"),
         Entry::Heal { record } => {
             let HealRecord { healed, live, differing } = record;
             format!("learning: healed up to {healed:?}, follows up to {live:?}, {} shards differ", differing.len())
         }
         Entry::Unsettled { shard: id, record } => {
-            format!("{} fast writes to {} that may not be everywhere", record.writes.len(), shard(*id))
+            format!("{} fast writes to {} that some member may lack", record.writes.len(), shard(*id))
         }
         Entry::Hold { directory, name, intent } => {
             format!("a hold of {:?} in {directory:?} of {of} by intent {:032x}", lossy(name), intent.0)
@@ -84,7 +84,7 @@ pub fn record(found: &LogRecord) -> String {
         text += " (in the index)";
     }
     match &found.body {
-        LogBody::Malformed(why) => text += &format!(" cannot be: {why}"),
+        LogBody::Malformed(why) => text += &format!(" malformed: {why}"),
         LogBody::Mark(marks) => {
             text += " mark: data files on stable storage";
             for (id, stamp) in marks {
@@ -110,7 +110,7 @@ pub fn change(change: &Change) -> String {
     match change {
         Change::Put { key, value } => match Entry::decode(key, value.clone()) {
             Ok((place, decoded)) => format!("put {}", entry(place, &decoded)),
-            Err(why) => format!("put {key:?}, which cannot be: {why}"),
+            Err(why) => format!("put {key:?}, malformed: {why}"),
         },
         Change::Delete { key } => format!("delete {key:?}"),
         Change::WriteBlocks { shard: id, record, run, .. } => {
@@ -128,7 +128,7 @@ pub fn change(change: &Change) -> String {
         }
         Change::DropShard { shard: id } => format!("drop {}", shard(*id)),
         Change::Restamp { shard: id, record } => format!("another stamp: {}, now {}", shard(*id), shard_record(record)),
-        Change::BeginLog => "go on with another log: the replica learns".into(),
+        Change::BeginLog => "begin another log: the replica is a learner from here on".into(),
     }
 }
 

@@ -98,7 +98,11 @@ fn side_by_side<T: Sync, R: Send>(
     std::thread::scope(|scope| {
         let threads: Vec<_> = all.iter().enumerate().map(|(index, one)| scope.spawn(move || run(index, one))).collect();
         let ended = threads.into_iter().map(|thread| thread.join());
-        ended.map(|outcome| Ok(outcome.map_err(|_| Failure::new(70, "a thread has died"))??)).collect()
+        ended
+            .map(|outcome| {
+                Ok(outcome.map_err(|_| Failure::new(70, "a thread that reads a brick panicked, which is a bug"))??)
+            })
+            .collect()
     })
 }
 

@@ -25,9 +25,11 @@ struct Served {
     thread: JoinHandle<()>,
 }
 
+/// Checks the options of all mounts before a brick is opened.
+///
 /// # Errors
 ///
-/// A mistake in the options that shows before a brick is opened.
+/// A directory is missing, unsuitable or in use as a mount point.
 pub fn check(options: &Serve) -> Result<(), Failure> {
     for wanted in &options.mounts {
         mount::make_way(&wanted.directory)?;
@@ -84,7 +86,10 @@ impl Mounts {
             if thread.is_finished() {
                 let _ = thread.join();
             } else {
-                log::warn!("{} is still in use; its users lose it", mounted.mount_point().display());
+                log::warn!(
+                    "the mount at {} is still in use and is detached; open files in it fail from now on",
+                    mounted.mount_point().display()
+                );
                 volume.end();
             }
         }

@@ -148,7 +148,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// -> None if it was stopped while it prepared
+/// Opens and fills the target. None if a signal stopped it meanwhile.
 fn open(
     options: &VariationMeasure,
     which: Which,
@@ -234,7 +234,7 @@ impl Found {
             return Ok(());
         }
         let left = self.wanted.saturating_sub(self.samples.len() as u64);
-        let more = if left > 0 { format!(", {left} to go with --resume") } else { String::new() };
+        let more = if left > 0 { format!(", {left} more with --resume") } else { String::new() };
         println!("{}: {} samples{more}", self.name.display(), self.samples.len());
         if let Some(numbers) = numbers {
             let at = |share: f64| numbers.quantiles.iter().find(|(at, _)| *at == share).map_or(0.0, |(_, rate)| *rate);

@@ -42,7 +42,7 @@ impl Catalog {
             seen += 1;
             progress.tick(&format!("reading the index: {seen} entries"));
             let decoded = value.map_err(|error| error.to_string()).and_then(|value| {
-                Entry::decode(key, value).map_err(|why| format!("the index entry {key:?} cannot be: {why}"))
+                Entry::decode(key, value).map_err(|why| format!("the index entry {key:?} is malformed: {why}"))
             });
             match decoded {
                 Ok((place, entry)) => catalog.take(place, &entry),
@@ -94,7 +94,7 @@ impl Catalog {
         }
     }
 
-    /// Takes an entry whose value is damaged: the key alone says that there was an inode, or a directory.
+    /// Records the inode or directory of an entry whose value is damaged, by its key.
     fn take_damaged(&mut self, key: &Key) {
         let (Some(kind), Some(place), Some(id)) = (key.kind(), key.prefix(), key.id()) else { return };
         let inode = InodeId::from_bits(id);

@@ -24,7 +24,11 @@ struct Run {
 }
 
 impl Walk<'_> {
-    /// Writes the bytes into a new file. -> its size, in bytes
+    /// Writes the bytes into a new file. Returns the file's size, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The target cannot be written; bytes that the brick does not have are reported as findings.
     pub fn fill(&mut self, file: &File, id: InodeId, record: &InodeRecord, path: &[u8]) -> Result<u64, Failure> {
         let size = record.size.min(FILE_BYTES_MAX);
         if let Err(error) = rustix::fs::ftruncate(file.as_fd(), size) {
@@ -106,7 +110,7 @@ impl Walk<'_> {
         let lost = self.source.lost.iter().filter(|lost| lost.ring == self.ring && lost.shard == run.shard);
         let blocks = lost.count() as u64;
         if blocks > 0 {
-            let what = format!("{blocks} blocks from byte {} on were lost to a power cut: holes", run.at);
+            let what = format!("{blocks} blocks from byte {} on were lost in a power cut and are holes here", run.at);
             self.find(Finding::Incomplete, path, &what);
         }
     }
@@ -123,7 +127,9 @@ impl Walk<'_> {
             let from = at + skipped;
             file.write_all_at(&bytes[from..from + written], offset + from as u64).map_err(|error| {
                 match error.raw_os_error() {
-                    Some(28 | 122) => Error::NoSpace { what: "where the files go".into() },
+                    Some(28 | 122) => Error::NoSpace {
+                        what: "the target of the export is full; name a directory on a larger disk".into(),
+                    },
                     _ => Error::io("write a file", error),
                 }
             })?;

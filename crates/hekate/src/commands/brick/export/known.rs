@@ -30,7 +30,7 @@ impl Known {
     /// Reads the state directory, if it belongs to the brick's cluster and no server has it open.
     pub fn of(cli: &Cli, identity: &Identity) -> Self {
         Self::read(cli, identity).unwrap_or_else(|| {
-            eprintln!("this server's state does not tell of the brick's cluster: volumes are named by their numbers");
+            eprintln!("this server's state has no records of the brick's cluster: volumes are named by their numbers");
             Self::default()
         })
     }

@@ -131,6 +131,6 @@ impl Report {
         if self.json {
             return Err(Failure::printed(exit));
         }
-        Err(Failure::new(exit, format!("not everything is as it was: {}", words.join(", "))))
+        Err(Failure::new(exit, format!("the copy differs from the original: {}", words.join(", "))))
     }
 }

@@ -58,6 +58,11 @@ impl Target {
         Ok(())
     }
 
+    /// Makes the directory, unless it exists.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be made or opened.
     pub fn make(path: &Path) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::new(CANNOT_CREATE, format!("make {}: {error}", path.display()));
         std::fs::create_dir_all(path).map_err(failed)?;
@@ -69,6 +74,10 @@ impl Target {
     }
 
     /// Makes the directory of a volume.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be made.
     pub fn make_top(&self, name: &str) -> Result<OwnedFd, Failure> {
         let made =
             Name::try_from(name).map_err(Error::from).map(|name| make_directory(self.root.as_fd(), name.as_bytes()));
@@ -115,7 +124,7 @@ pub fn make_node(within: BorrowedFd, name: &[u8], record: &InodeRecord) -> Made<
         NodeKind::CharDevice => FileType::CharacterDevice,
         NodeKind::BlockDevice => FileType::BlockDevice,
         NodeKind::File | NodeKind::Directory | NodeKind::Symlink => {
-            return Err(NotMade::Said("it is no special file".into()));
+            return Err(NotMade::Said("its kind is not that of a special file".into()));
         }
     };
     let mode = Mode::from_raw_mode(u32::from(record.mode));
@@ -160,7 +169,7 @@ pub fn is_root() -> bool {
 /// chown(2) takes -1 for "unchanged", so no user has that number.
 fn owner(record: &InodeRecord) -> Made<(Option<Uid>, Option<Gid>)> {
     if record.uid == u32::MAX || record.gid == u32::MAX {
-        return Err(NotMade::Said("an owner that cannot be".into()));
+        return Err(NotMade::Said("its owner is the number -1, which no user has".into()));
     }
     Ok((Some(Uid::from_raw(record.uid)), Some(Gid::from_raw(record.gid))))
 }

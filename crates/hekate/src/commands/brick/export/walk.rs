@@ -32,6 +32,10 @@ pub struct Walk<'a> {
 }
 
 /// Copies everything that the brick has of a volume into a directory.
+///
+/// # Errors
+///
+/// Nothing more can be written to the target. Anything else is reported as a finding.
 pub fn volume(
     source: &Source,
     catalog: &Catalog,
@@ -58,7 +62,7 @@ impl Walk<'_> {
         self.report.find(finding, Some(self.volume), path, what);
     }
 
-    /// -> None if the copy could not be made and the export continues
+    /// The copy, or None if it could not be made: then the difference is reported and the export continues.
     fn made<T>(&mut self, made: Made<T>, path: &[u8]) -> Result<Option<T>, Failure> {
         match made {
             Ok(value) => Ok(Some(value)),
@@ -338,7 +342,7 @@ impl Walk<'_> {
                 Err(NotMade::Said(what)) => return Err(Failure::new(73, format!("make {name}: {what}"))),
             }
         }
-        Err(Error::bug("numbers ended").into())
+        Err(Error::bug("all names lost+found.N are in use").into())
     }
 
     fn lost(&mut self, id: InodeId, within: BorrowedFd, directory: &str) -> Result<(), Failure> {

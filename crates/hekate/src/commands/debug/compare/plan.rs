@@ -40,6 +40,10 @@ pub struct Partition {
 
 impl Known {
     /// Reads the state directory. Unless the records are `needed`, a state that cannot be read counts as absent.
+    ///
+    /// # Errors
+    ///
+    /// The records are needed and cannot be read, or a server has them open.
     pub fn read(cli: &Cli, needed: bool) -> Result<Option<Self>, Failure> {
         let path = Paths::of(cli)?.coordinator();
         match Self::open(&path) {

@@ -28,10 +28,10 @@ pub fn title(key: &Key, known: Option<&Known>) -> String {
         Kind::Session => "a slot of a session".into(),
         Kind::Orphan => format!("orphan {inode:?}"),
         Kind::Writing => format!("{inode:?} is being written"),
-        Kind::Loose => "the note of fast writes that may not be on stable storage".into(),
+        Kind::Loose => "the marker of fast writes that may not be on stable storage".into(),
         Kind::Garbage => format!("garbage {:?}", DataId(id)),
         Kind::Heal => "how far the replica has healed".into(),
-        Kind::Unsettled => "fast writes that may not be everywhere".into(),
+        Kind::Unsettled => "fast writes that some member may lack".into(),
         Kind::Hold => format!("a rename's hold of {rest:?} in {inode:?}"),
     };
     if place.volume == VolumeId(0) {
