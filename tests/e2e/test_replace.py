@@ -90,7 +90,7 @@ def test_a_brick_that_works_is_replaced_under_load(store):
     leaves, stays = store.bricks(2)
     new = store.path("b9")
     old = ids(store)[leaves]
-    store.refuses("brick", "remove", leaves, words=["16 replicas rest on it", f"brick replace {leaves}"])
+    store.refuses("brick", "remove", leaves, words=["holds 16 replicas", f"brick replace {leaves}"])
     store.refuses("brick", "drain", leaves, words=[f"brick replace {leaves}"])
     replaced = store.cli("--json", "brick", "replace", leaves, new, "--journal", "32").json()
     writers = Writers(store, mnt, seconds=20)

@@ -88,7 +88,7 @@ pub struct BrickReport {
 /// Figures of a brick that is open.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BrickFigures {
-    /// How often its machine has booted or its disk was mounted anew, as far as the brick has seen.
+    /// Number of boots of its machine and new mounts of its file system that the brick has found when it was opened.
     pub incarnation: Incarnation,
     /// Why it cannot complete a checkpoint. None: it can.
     #[serde(default)]
@@ -161,7 +161,7 @@ pub struct ScrubStatus {
     pub last: Option<ScrubEnded>,
     /// Items repaired from another replica, by scrubs and by reads.
     pub mended_since_start: u64,
-    /// Why the last pass was cut short. None: it was not.
+    /// Why the last pass ended early. None: it did not.
     pub error: Option<String>,
 }
 
@@ -260,7 +260,7 @@ pub struct BrickRecord {
     pub server: ServerId,
     /// Its incarnation when it was last opened; 0: never.
     pub incarnation: Incarnation,
-    /// How often it had been opened by then.
+    /// Number of times that it was opened, that time included.
     pub openings: u32,
     /// Its server opens it at its next start. Nothing is placed on it before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

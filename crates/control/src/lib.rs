@@ -1,7 +1,7 @@
 //! The control interface of a server: each request is a type, and names the type of its reply.
 //!
 //! A request is the JSON body of a `Control` frame, and its reply that of a `ControlReply` frame
-//! (`docs/format/wire.md`, *Control*). Programs for people (the command line, a console) send a [`ControlRequest`];
+//! (`docs/format/wire.md`, *Control*). Programs for operators (the command line, a console) send a [`ControlRequest`];
 //! [`peer`] holds what only servers send to each other. Every `--json` output of the command line is one of these
 //! types.
 //!

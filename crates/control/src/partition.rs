@@ -19,7 +19,7 @@ pub struct PartitionStatus {
     pub epoch: Epoch,
     /// The brick whose replica leads.
     pub leader: BrickId,
-    /// Bricks whose replicas are in step, the leader among them.
+    /// Bricks whose replicas have all acknowledged changes, the leader among them.
     pub members: Vec<Member>,
     /// Bricks whose replicas are being healed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -27,7 +27,8 @@ pub struct PartitionStatus {
     /// The view has begun. Before that its leader serves no client.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub opened: bool,
-    /// No member had kept its memory when the view was formed: changes that were not on stable storage are lost.
+    /// The machines of all members had restarted when the view was formed: changes that were not on stable storage may
+    /// be lost.
     #[serde(skip_serializing_if = "is_no")]
     pub forgetful: bool,
     /// The view has fewer members than the ring demands.
@@ -36,7 +37,7 @@ pub struct PartitionStatus {
     /// All bricks on which the partition is placed are members.
     #[serde(skip_serializing_if = "is_no")]
     pub whole: bool,
-    /// How often a view was formed that may lack acknowledged changes.
+    /// Number of views so far that may lack acknowledged changes.
     pub losses: u32,
     /// Bricks on which the partition is placed.
     pub placed: Vec<BrickId>,
@@ -56,7 +57,7 @@ pub struct PartitionStatus {
     pub open_shards: Option<usize>,
     /// Fast writes that some member may lack.
     pub unsettled_fast_writes: Option<usize>,
-    /// A member that loses power may lack fast writes.
+    /// True if acknowledged fast writes may not be on stable storage: a member that loses power may lack them.
     pub loose: Option<bool>,
 }
 
@@ -125,7 +126,7 @@ pub struct PartitionForced {
     pub epoch: Epoch,
     /// The brick that leads it.
     pub brick: BrickId,
-    /// How often a view was formed that may lack acknowledged changes, this one included.
+    /// Number of views so far that may lack acknowledged changes, this one included.
     pub losses: u32,
 }
 

@@ -169,7 +169,7 @@ fn check_administrator(peer: Peer) -> Result<()> {
     match uid_of(peer) {
         uid if uid == 0 || uid == own => Ok(()),
         uid => Err(Error::Denied {
-            what: format!("user {uid} may look, but only root and user {own} may change the cluster"),
+            what: format!("user {uid} may only read the state; changes of the cluster need root or user {own} (sudo)"),
         }),
     }
 }

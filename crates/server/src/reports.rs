@@ -1,4 +1,4 @@
-//! What a server knows for people: statistics, and answers to an operator's questions.
+//! Reports for operators: statistics, and replies to requests of the command line.
 //!
 //! | file | what it reports | read by |
 //! |---|---|---|

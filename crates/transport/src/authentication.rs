@@ -1,4 +1,5 @@
-//! Proofs that the two ends of a TCP connection exchange: each knows the cluster's secret and means this connection.
+//! Proofs that the two ends of a TCP connection exchange: each proves that it knows the cluster's secret, for this
+//! connection only.
 //!
 //! A proof covers the address to which the client connected and the purpose of the connection, so a man in the middle
 //! can neither relay it to another server nor use it for another purpose. The frames that follow are not covered:
@@ -47,12 +48,18 @@ impl Handshake<'_> {
         Ok(mac)
     }
 
-    /// The proof that this side sends.
+    /// The proof that this side sends: 32 bytes.
+    ///
+    /// # Errors
+    /// `Bug` if HMAC refuses the key, which it does for no length.
     pub fn prove(&self, secret: &Secret, side: Side) -> Result<Bytes> {
         Ok(Bytes::copy_from_slice(&self.mac(secret, side)?.finalize().into_bytes()))
     }
 
-    /// True if `proof` is the one that `side` makes.
+    /// True if `proof` is the one that `side` makes. The comparison takes the same time for each proof.
+    ///
+    /// # Errors
+    /// As [`Handshake::prove`].
     pub fn is_proof(&self, secret: &Secret, side: Side, proof: &[u8]) -> Result<bool> {
         Ok(self.mac(secret, side)?.verify_slice(proof).is_ok())
     }

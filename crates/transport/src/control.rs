@@ -59,8 +59,8 @@ impl Control {
         Ok(Sent { control: self, channel })
     }
 
-    /// An idle connection whose server has not closed it, or a new one. A request sent to a dead process would count
-    /// as possibly executed.
+    /// An idle connection that the server has not closed, or a new one. If a request were sent to a process that has
+    /// ended, its outcome would count as unknown.
     fn channel(&self) -> Result<Channel> {
         loop {
             let kept = self.idle.lock().pop();

@@ -45,7 +45,7 @@ impl std::fmt::Debug for Secret {
 /// Address where a server listens.
 #[derive(Debug, Clone)]
 pub enum Endpoint {
-    /// A unix socket. The kernel says which user is at the other end.
+    /// A unix socket. The kernel reports the user at the other end.
     Unix(PathBuf),
     /// A loopback address. Both ends prove that they know the secret.
     Tcp(SocketAddr, Secret),
@@ -74,7 +74,11 @@ impl Endpoint {
         Ok(Endpoint::Tcp(address, secret))
     }
 
-    /// Parses the text that people and records use: `unix:PATH` or `tcp:ADDRESS:PORT`, which needs the secret.
+    /// Parses the form of the command line and of the cluster's records: `unix:PATH` or `tcp:ADDRESS:PORT`. The second
+    /// needs the secret.
+    ///
+    /// # Errors
+    /// `Invalid` if the text has neither form, the address is not a loopback address, or the secret is missing.
     pub fn parse(text: &str, secret: Option<&Secret>) -> Result<Self> {
         if let Some(path) = text.strip_prefix("unix:") {
             return Ok(Endpoint::Unix(path.into()));

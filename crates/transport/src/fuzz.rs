@@ -15,20 +15,31 @@ use std::time::Duration;
 
 pub use crate::frame::{Accepted, Challenge, Hello};
 
-/// Bytes that a socket takes without a reader.
+/// Most bytes of a conversation: a socket buffers them without a reader.
 const CONVERSATION_BYTES_MAX: usize = 64 << 10;
 /// Time limit for sends. The answers are not read, so a full socket ends the conversation.
 const SEND_LIMIT: Duration = Duration::from_millis(20);
 
+/// Decodes the requests of a frame's body.
+///
+/// # Errors
+/// The body is malformed, or has more than [`crate::BATCH_MAX`] requests.
 pub fn take_requests(body: Bytes) -> std::result::Result<Vec<Request>, Malformed> {
     frame::take_requests(body)
 }
 
+/// Decodes the replies of a frame's body.
+///
+/// # Errors
+/// The body is malformed, or has more than [`crate::BATCH_MAX`] replies.
 pub fn take_replies(body: Bytes) -> std::result::Result<Vec<Result<Reply>>, Malformed> {
     frame::take_replies(body)
 }
 
 /// A server receives `bytes` and then the end of the connection.
+///
+/// # Errors
+/// The error that ended the conversation; the fuzz target ignores it.
 pub fn converse_as_server(bytes: &[u8], proof_needed: bool, service: Arc<dyn Service>) -> std::io::Result<()> {
     let (stream, _peer) = stream_of(bytes)?;
     let server = Server::new(service);
@@ -37,8 +48,11 @@ pub fn converse_as_server(bytes: &[u8], proof_needed: bool, service: Arc<dyn Ser
 }
 
 /// A client receives `bytes` and then the end of the connection. It sends `requests` until an exchange fails.
+///
+/// # Errors
+/// The error that ended the conversation; the fuzz target ignores it.
 pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]) -> Result<()> {
-    let broken = |e| hekate_proto::Error::io("a pair of sockets", e);
+    let broken = |e| hekate_proto::Error::io("make a pair of sockets", e);
     let (stream, _peer) = stream_of(bytes).map_err(broken)?;
     let endpoint = match proof_needed {
         true => Endpoint::Tcp(([127, 0, 0, 1], 9).into(), secret()),

@@ -65,7 +65,7 @@ pub enum Ended {
     Limit,
     /// The peer acknowledged nothing for [`LinkSettings::give_up_after`].
     Silence,
-    /// The peer acknowledged a message that was never sent.
+    /// The peer acknowledged a message that this end has not sent.
     Nonsense,
     /// [`Link::reset`] was called.
     Reset,
@@ -175,7 +175,7 @@ impl Link {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Runs the timers that are due at `now`: `Open`, the end of a silent generation, resends, acknowledgements.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
         let Some(flow) = &mut self.pair else {

@@ -18,7 +18,7 @@ impl Local {
         let shared = &*self.0;
         let stopping = || Error::Unavailable { what: "the server of this process is stopping".into() };
         let _guard = CallGuard::begin(shared).ok_or_else(stopping)?;
-        // A panic costs this batch and nothing else, as on a connection.
+        // A panic fails this batch only, as on a connection.
         std::panic::catch_unwind(AssertUnwindSafe(|| shared.service.call(session, requests)))
             .map_err(|_| Error::bug("the server of this process panicked; see its log"))
     }

@@ -20,7 +20,7 @@ const NOTIFIED_OPS_MAX: usize = 1024;
 
 /// Takes notifications for a session.
 pub trait NotificationSink: Send + Sync {
-    /// Sends notifications without waiting.
+    /// Sends the ids of waiting ops that now have their replies. Does not wait.
     fn tell(&self, op_ids: &[OpId]);
 }
 
@@ -51,7 +51,7 @@ impl Listener {
 }
 
 impl NotificationSink for Listener {
-    /// A connection without room for the notifications is closed.
+    /// Closes the connection if its socket buffer has no room for the notifications.
     fn tell(&self, op_ids: &[OpId]) {
         op_ids.chunks(NOTIFIED_OPS_MAX).for_each(|some| self.send(some));
     }
@@ -76,7 +76,12 @@ impl Notifications for LockNotifications {
 }
 
 impl Remote {
-    /// Opens a connection for notifications to this session. It has begun when this returns.
+    /// Opens a connection for notifications to this session. Waits until the server has registered it, so that each op
+    /// that gets its reply after this call is notified.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server cannot be reached or does not register the connection within 2 s; errors of the
+    /// handshake, such as `SessionEnded`.
     pub fn listen(&self) -> Result<LockNotifications> {
         let purpose = Purpose::Listen { volume: self.volume.clone(), session: self.session };
         let (mut channel, _) = handshake(&self.endpoint, purpose, HELLO_LIMIT)?;

@@ -37,21 +37,27 @@ const FINISH_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a server does with its connections.
 pub trait Service: Send + Sync {
-    /// Checks that the peer may use the volume. Returns the volume's id, the session (the given one, if it still
-    /// exists) and the map as JSON.
+    /// Checks that the peer may use the volume, and opens a session, or finds the session `resume`. Returns the
+    /// volume's id, the session and the map as JSON.
+    ///
+    /// # Errors
+    /// `Denied` if the peer may not use the volume or the session; `SessionEnded` if the session `resume` has ended.
     fn open(&self, peer: Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)>;
-    /// Executes requests in order. After one that fails the rest is `Skipped`.
+    /// Executes requests in order and returns a reply for each. After one that fails the rest is `Skipped`.
     fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>>;
     /// The session has a new connection on which it is notified of waiting ops that have their replies.
     fn listening(&self, _session: SessionId, _listener: Arc<dyn NotificationSink>) {}
-    /// That connection is about to close.
+    /// A connection that [`Service::listening`] reported is about to close.
     fn deaf(&self, _session: SessionId, _listener: &Arc<dyn NotificationSink>) {}
     /// A connection of the session has closed.
     fn disconnected(&self, session: SessionId);
     /// Executes a request to the control interface, JSON to JSON.
     fn control(&self, peer: Peer, request: &str) -> String;
-    /// The links that connections of this process of that server belong to. The peer has already proved that it is a
+    /// The links for a connection from the process `boot` of another server. The peer has already proved that it is a
     /// server of the cluster.
+    ///
+    /// # Errors
+    /// `NotSupported` if this process takes no connections from servers; `Unavailable` before its links are started.
     fn peers(&self, server: ServerId, _boot: Boot) -> Result<Peers> {
         let what = format!("server {server} connected as a peer, but this server takes no connections of servers");
         Err(Error::NotSupported { what })
@@ -120,7 +126,7 @@ impl Server {
     pub fn listen(&self, endpoint: &Endpoint) -> Result<()> {
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AddrInUse => Error::Unavailable {
-                what: format!("{endpoint} is in use; is another `hekate serve` running? `hekate status` tells"),
+                what: format!("{endpoint} is in use; is another `hekate serve` running? `hekate status` shows it"),
             },
             std::io::ErrorKind::InvalidInput => Error::invalid(format!(
                 "{endpoint}: the path of a socket has at most 107 bytes; name a shorter directory with --state"
@@ -230,7 +236,7 @@ impl Shared {
         self.streams.lock().insert(id, copy);
         let shared = self.clone();
         let run = move || {
-            // A misbehaving client, or a panic in the code that serves it, costs its connection and nothing else.
+            // A misbehaving client, or a panic in the code that serves it, ends its own connection only.
             let mut welcome = || permit.mark_proved();
             let converse = AssertUnwindSafe(|| shared.converse(Channel::new(stream), expected, &mut welcome));
             let _ = std::panic::catch_unwind(converse);
@@ -301,8 +307,8 @@ impl Shared {
             }
             let Some(_guard) = CallGuard::begin(self) else { return Ok(()) };
             let requests = take_requests(body).map_err(|e| malformed(e.0))?;
-            // A client speaks for the session and volume of its connection only, and must not send legs, which
-            // leaders send each other.
+            // The requests of a connection must name the session and volume of its handshake. Legs are refused: only
+            // leaders send them, to each other.
             let foreign = |r: &Request| r.session != session || r.volume != volume || matches!(r.op, Op::Leg { .. });
             let replies = if requests.iter().any(foreign) {
                 let denied =

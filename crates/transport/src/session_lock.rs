@@ -2,8 +2,8 @@
 //! process that has the file open has ended, and not before, so a server on the same machine can prove that a
 //! session's process has ended (`docs/adr/0028-sessions-whose-process-has-ended.md`).
 //!
-//! Invariants: a free lock proves something only if the server itself has seen a lock on this very file since the
-//! machine booted. Nothing that a client says counts.
+//! Invariant: a free lock proves that the process has ended only if the server has itself observed a lock on the same
+//! file since the machine booted. The proof depends on no message of a client.
 
 use hekate_proto::{Error, Result, SessionId};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -14,10 +14,11 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Name of the directory, beside the server's socket.
+/// Name of the directory of the lock files, which is beside the server's socket.
 const DIRECTORY: &str = "session-locks";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Bound on the length of a note, in bytes: 36 of the boot id, and two numbers.
+/// Limit of the length of the note in a lock file, in bytes: the boot id has 36, the device and inode number at most 20
+/// digits each.
 const NOTE_BYTES_MAX: u64 = 128;
 
 fn path_of(directory: &Path, session: SessionId) -> PathBuf {

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// The longest lifetime of a value that expires. A monotonic clock overflows with much longer ones.
 pub const KEPT_MAX: Duration = Duration::from_secs(3600);
 
-/// The longest wait of one watch: a thread of the coordinator's process waits that long for a server that has died, and
-/// the end of a process waits for its connections.
+/// The longest wait of one watch. A thread of the coordinator's process serves the watch until then even if the server
+/// that sent it has ended, and a stopping process waits for its connections.
 pub const WATCH_MAX: Duration = Duration::from_secs(2);
 
 /// A key and its value. None: the key is absent, or is removed.
@@ -43,7 +43,7 @@ pub enum CoordinatorRequest {
         /// Lifetime, in ms, at most [`KEPT_MAX`].
         milliseconds: u64,
     },
-    /// Removes a kept key. Reply: `Outcome` of `hekate_cluster`.
+    /// Removes the key of a value that expires. Reply: `Outcome` of `hekate_cluster`.
     Release {
         /// The key.
         key: String,

@@ -86,7 +86,7 @@ pub struct LedPartition {
     pub open_shards: usize,
     /// Fast writes that some member may lack.
     pub unsettled_fast_writes: usize,
-    /// A member that loses power may lack fast writes.
+    /// True if acknowledged fast writes may not be on stable storage: a member that loses power may lack them.
     pub loose: bool,
 }
 

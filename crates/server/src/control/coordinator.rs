@@ -33,10 +33,14 @@ pub fn check_cluster(held: Option<&str>, asked: Option<&str>) -> Result<()> {
     match (held, asked) {
         (_, None) => Ok(()),
         (Some(held), Some(asked)) if held == asked => Ok(()),
-        (Some(held), Some(asked)) => {
-            Err(Error::Denied { what: format!("it is of cluster {held}, not of cluster {asked}") })
+        (Some(held), Some(asked)) => Err(Error::Denied {
+            what: format!("the coordinator is of cluster {held}, not of cluster {asked}; correct its address"),
+        }),
+        (None, Some(asked)) => {
+            let what =
+                format!("the coordinator has no cluster yet, and is not of cluster {asked}; correct its address");
+            Err(Error::Denied { what })
         }
-        (None, Some(asked)) => Err(Error::Denied { what: format!("it is of no cluster yet, and not of {asked}") }),
     }
 }
 

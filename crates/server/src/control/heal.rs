@@ -38,7 +38,7 @@ pub fn status(node: &Node) -> Result<HealingStatus> {
     })
 }
 
-/// The replicas of a partition that are no members.
+/// The replicas of a partition that are placed on a brick and are not members of its view.
 fn lacking(row: &PartitionStatus, reports: &Reports, bricks: &[BrickStatus]) -> Vec<LackingReplica> {
     let is_member = |brick: &&BrickId| row.members.iter().any(|member| member.brick == **brick);
     let lacking = |brick: &BrickId| {

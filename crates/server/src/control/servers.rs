@@ -12,7 +12,7 @@ use hekate_proto::*;
 use hekate_transport::Control;
 use std::time::Duration;
 
-/// A server that has not answered by then is reported as away. `hekate status` waits no longer than this for one.
+/// Limit for the reply of one server, after which it is reported as away; so the longest delay of `hekate status`.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// A report, or why there is none.
@@ -22,11 +22,11 @@ type Report = std::result::Result<ServerReport, String>;
 pub struct Reports(Vec<(ServerInfo, Report)>);
 
 impl Reports {
-    /// Asks all servers.
+    /// Requests the reports of all servers, in parallel.
     ///
     /// # Errors
     ///
-    /// The coordinator does not answer.
+    /// Errors of the coordinator.
     pub fn gather(node: &Node) -> Result<Self> {
         let own = node.cluster.server();
         let infos = node.cluster.registry().servers()?;
@@ -36,7 +36,9 @@ impl Reports {
         };
         let reports = std::thread::scope(|scope| {
             let asked: Vec<_> = infos.iter().map(|info| scope.spawn(move || ask(info))).collect();
-            let failed = |_| Err("the question met a bug".to_string());
+            let failed = |_| {
+                Err("the request to it panicked, which is a bug; see the log of the server that answers".to_string())
+            };
             asked.into_iter().map(|thread| thread.join().unwrap_or_else(failed)).collect::<Vec<_>>()
         });
         Ok(Self(infos.into_iter().zip(reports).collect()))
@@ -127,7 +129,7 @@ impl Reports {
 pub fn ask<C: PeerCall>(node: &Node, info: &ServerInfo, call: C) -> std::result::Result<C::Reply, String> {
     let request: PeerRequest = call.into();
     let request = serde_json::to_string(&request).map_err(|e| e.to_string())?;
-    let mut why = "it has never been served".to_string();
+    let mut why = "it has recorded no address: it was never started".to_string();
     for text in &info.endpoints {
         let endpoint = node.cluster.endpoint(text);
         let asked = endpoint.and_then(|endpoint| Control::new(endpoint, Some(ANSWER_LIMIT)).ask(&request));

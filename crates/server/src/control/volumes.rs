@@ -18,9 +18,11 @@ impl Node {
     /// `Invalid`: no `owner_uid`, a name or pool that cannot be used, or a mode without the leader that it needs.
     /// `NotSupported`: a mode for measuring, which this program does not have.
     pub fn make_volume(&self, wanted: VolumeCreate) -> Result<VolumeStatus> {
-        let owner_uid = wanted.owner_uid.ok_or_else(|| Error::invalid("a volume needs an owner"))?;
+        let owner_uid = wanted.owner_uid.ok_or_else(|| {
+            Error::invalid("the request to make a volume has no owner_uid; name the user that owns it")
+        })?;
         if wanted.mode == Mode::Bypass && wanted.led_by.is_none() {
-            return Err(Error::invalid("mode bypass needs to know which server's copies answer: say --leader SERVER"));
+            return Err(Error::invalid("mode bypass needs a server that leads all partitions: add --leader SERVER"));
         }
         let wish = RingWish { domain: wanted.domain, min_replicas: wanted.min_replicas, led_by: wanted.led_by };
         let volume = VolumeInfo {

@@ -37,7 +37,7 @@ pub struct NewBrick<'a> {
 pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
     if !JOURNAL_MIB.contains(&wanted.journal_mib) {
         return Err(Error::invalid(format!(
-            "a journal of {} MiB: {} to {}",
+            "a journal of {} MiB is too small or too large; choose {} to {} MiB",
             wanted.journal_mib,
             JOURNAL_MIB.start(),
             JOURNAL_MIB.end()
@@ -95,8 +95,8 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
 pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> Result<BrickReplaced> {
     let old = any_brick(node, called)?;
     if !node.cluster.registry().rings()?.iter().any(|ring| ring.is_placed(old.brick)) {
-        let what = format!("nothing rests on brick {}, or another has taken its place already", old.directory);
-        return Err(Error::invalid(format!("{what}; `hekate brick remove {}` takes it out", old.directory)));
+        let what = format!("brick {} holds no replica, or was replaced already", old.directory);
+        return Err(Error::invalid(format!("{what}; `hekate brick remove {}` removes it", old.directory)));
     }
     check_new(node, directory, Some(old.brick))?;
     let (cluster, server, pool) = (node.cluster.id(), node.cluster.server(), &old.pool);
@@ -113,14 +113,14 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
     })
 }
 
-/// Logs what to do with a brick that was made, after an error of its recording.
+/// Logs what the operator has to do with a brick that was made and whose recording failed.
 fn warn_of_left(directory: &str, error: &Error) {
     match error {
         Error::Unavailable { .. } => log::warn!(
-            "the brick in {directory} was made, and it is not known whether it is recorded: if `hekate brick list` \
-             does not show it a minute from now, remove what is in it"
+            "the brick in {directory} was made, and it is unknown whether the coordinator has recorded it: if \
+             `hekate brick list` does not show it in a minute, empty the directory"
         ),
-        _ => log::warn!("the brick in {directory} was made and not recorded; remove what is in it"),
+        _ => log::warn!("the brick in {directory} was made and is not recorded; empty the directory"),
     }
 }
 
@@ -150,7 +150,9 @@ fn any_brick(node: &Node, called: &str) -> Result<BrickInfo> {
 fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<()> {
     let path = Path::new(directory);
     if !path.is_absolute() {
-        return Err(Error::invalid(format!("{directory} is not an absolute path")));
+        return Err(Error::invalid(format!(
+            "{directory} is not an absolute path; name the brick's directory from the root on"
+        )));
     }
     let mut own = node.cluster.registry().own_bricks()?;
     own.retain(|info| Some(info.brick) != replaced || node.bricks.get(&info.brick).is_some());
@@ -189,7 +191,7 @@ pub fn remove(node: &Node, info: &BrickInfo) -> Result<BrickRemoved> {
     Ok(BrickRemoved { brick: info.brick, directory: info.directory.clone(), state: "removed".into() })
 }
 
-/// The error for a brick whose replicas should move to other bricks: `NotSupported`, or `Invalid` if it holds none.
+/// The error for an order to move the replicas of a brick to other bricks.
 ///
 /// # Errors
 ///
@@ -199,7 +201,7 @@ pub fn refuse_to_move(node: &Node, info: &BrickInfo, what: &str) -> Result<()> {
         node.cluster.registry().rings()?.into_iter().filter(|ring| ring.has(info.brick)).collect();
     if rings.is_empty() {
         return Err(Error::invalid(format!(
-            "nothing rests on brick {}; `hekate brick remove {0}` takes it out of the cluster",
+            "brick {} holds no replica; `hekate brick remove {0}` removes it from the cluster",
             info.directory
         )));
     }
@@ -217,8 +219,8 @@ fn volumes_on(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result<Strin
         false => format!("of volume {}", volumes.join(", ")),
     };
     Ok(format!(
-        "{partitions} replicas rest on it, {volumes}. `hekate brick replace {} DIR` has a new brick take its place; \
-         spreading them over other bricks does not exist yet",
+        "it holds {partitions} replicas, {volumes}. `hekate brick replace {} DIR` replaces it by a new brick; this \
+         version cannot move replicas to several other bricks",
         info.directory
     ))
 }

@@ -32,7 +32,7 @@ pub struct HostedRing {
 
 impl HostedRing {
     /// Makes the replicas of the bricks that are open here. `servers` has the server of every brick of the cluster;
-    /// `lost` returns the blocks of a partition that power cuts took from a brick.
+    /// `lost` returns the blocks of a partition that a brick lost in power cuts.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl HostedRing {
             return Some(error.to_string());
         }
         if partition.view().too_few && partition.serves() {
-            return Some("another replica to be healed, since too few have everything".into());
+            return Some("another replica to be healed: fewer than the minimum are complete".into());
         }
         let has_stopped = |brick| self.bricks().iter().any(|here| here.id() == brick && here.stopped().is_some());
         let name = |brick| match has_stopped(brick) {
@@ -209,7 +209,7 @@ impl HostedRing {
             (true, true) => None,
             (true, false) => Some(match partition.compared() {
                 Some(entries) => format!("its replicas to be compared, {entries} entries so far"),
-                None => "its replicas to be brought into step".into(),
+                None => "its replicas to be reconciled".into(),
             }),
             (false, _) => Some(format!("brick {}", away.join(", "))),
         }
@@ -242,8 +242,8 @@ impl HostedRing {
         let mut partition = hosted.partition.write();
         let next = || hosted.mailbox.lock().pop_front();
         while let Some(event) = next() {
-            // Read after the event was taken: `Event::View` is delivered after the views are set, so its handler sees
-            // them.
+            // The views are read after the event was taken from the mailbox. `Event::View` is delivered after the views
+            // are set, so its handler gets views that are at least as new.
             let views = self.views();
             let around = Around { brick: &hosted.brick, views: &views, now };
             let mut out = Out::default();

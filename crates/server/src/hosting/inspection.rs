@@ -1,4 +1,5 @@
-//! What the simulator's checkers look at in a server. No lock is waited for: whoever looks is no thread of the server.
+//! The state of a server that the simulator's checkers read. They run on no simulated thread and so must not wait for a
+//! lock.
 
 use crate::hosting::node::Node;
 use hekate_brick::Brick;
@@ -7,7 +8,7 @@ use hekate_replica::{Address, Partition};
 use std::sync::Arc;
 
 impl Node {
-    /// Looks at the replicas of a ring that are here. False if one of them is at work, or the ring is not hosted.
+    /// Calls `look` for each replica of a ring that is here. False if one of them is locked, or the ring is not hosted.
     pub fn inspect(&self, ring: RingId, mut look: impl FnMut(&Address, &Partition)) -> bool {
         let Ok(ring) = self.rings.get(ring) else { return false };
         ring.replicas()

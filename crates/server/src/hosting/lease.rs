@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// This server's lease.
 #[derive(Default)]
 pub struct Lease {
-    /// In ns of CLOCK_BOOTTIME; 0: the server has none yet, or has left.
+    /// End of the lease, in ns of CLOCK_BOOTTIME; 0: the server has none yet, or has given it up.
     until: AtomicU64,
+    /// The server has given up its lease, because it stops.
     has_left: AtomicBool,
 }
 
@@ -34,12 +35,12 @@ impl Lease {
         self.holds(until).map(|()| until)
     }
 
-    /// Checks that the lease which ends at `until` has not expired. A later lease does not count: a thread that slept
-    /// in between may have read what was true before.
+    /// Checks that the lease which ends at `until` has not expired, even if a later one is held: a thread that was
+    /// suspended between the two leases may have read data that another leader has changed since.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the lease has expired, or the server has left.
+    /// `Unavailable` if the lease has expired or was given up.
     pub fn holds(&self, until: u64) -> Result<()> {
         let none = || Error::Unavailable { what: "this server cannot reach the coordinator, and has no lease".into() };
         let has_left = self.until.load(Ordering::Acquire) == 0;
@@ -54,7 +55,7 @@ impl Lease {
         self.until.fetch_max(from + serves_for(LEASE).as_nanos() as u64, Ordering::Release);
     }
 
-    /// Ends the lease for good: the server has left.
+    /// Ends the lease for good, because the server stops.
     pub fn give_up(&self) {
         self.has_left.store(true, Ordering::Relaxed);
         self.until.store(0, Ordering::Release);

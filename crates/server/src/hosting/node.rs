@@ -61,18 +61,19 @@ pub struct Node {
     pub(crate) own: Weak<Node>,
 }
 
-/// How often, and how long each time, a server that ends waits for its replicas to collect what ops left behind.
+/// Most pauses, and the length of each, for which a stopping server waits until its replicas have collected the garbage
+/// of finished ops: 2 s in all.
 const REST_ROUNDS: u32 = 20;
 const REST_PAUSE: Duration = Duration::from_millis(100);
 
 impl Node {
-    /// Opens the bricks, brings the replicas into step, undoes or finishes what a crash interrupted, and begins to
-    /// serve. `progress` is called with a line for the operator at each stage.
+    /// Opens the bricks, reconciles the replicas, undoes or finishes ops that a crash interrupted, and begins to serve.
+    /// `progress` is called with a line for the operator at each stage.
     ///
     /// # Errors
     ///
     /// `Invalid` or `Denied` if the state directory or a brick is not this server's, `Damaged` or `Io` if a brick that
-    /// has replicas cannot be opened, and the first replica's failure if replicas cannot be brought into step.
+    /// has replicas cannot be opened, and the first replica's failure if replicas cannot be reconciled.
     pub fn start(settings: &NodeSettings, progress: &dyn Fn(&str)) -> Result<Arc<Self>> {
         let cluster = ClusterAccess::open(&settings.state)?;
         Self::start_in(Arc::new(Machine), cluster, &settings.without, progress)
@@ -115,7 +116,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Delivers a tick, on which replicas try again what they have put off.
+    /// Delivers a tick, at which replicas retry the work that they have postponed.
     pub(crate) fn tick(&self, ring: &Arc<HostedRing>) {
         self.deliver_to_all(ring, || Event::Tick);
     }
@@ -159,8 +160,8 @@ impl Node {
         self.volumes.get(volume)
     }
 
-    /// Has the sessions that processes of this machine open from now on end as soon as their process has ended, also if
-    /// it ends while no server runs. `socket` is the path of the server's socket; the lock files are beside it.
+    /// From now on each new session of a process of this machine has a lock file beside `socket`, the path of the
+    /// server's socket. Such a session ends as soon as its process has ended, also if no server ran at that time.
     pub fn lock_sessions_beside(&self, socket: &Path) {
         if let Err(error) = self.sessions.lock_beside(socket) {
             log::warn!("sessions of killed mounts expire only after 60 s of silence: {error}");
@@ -265,7 +266,7 @@ impl Node {
         self.maintenance.housekeeping().wake_records();
     }
 
-    /// Has the housekeeping look at the views at once.
+    /// Wakes the thread that renews the lease and forms views.
     pub(crate) fn wake_views(&self) {
         self.maintenance.housekeeping().wake_views();
     }

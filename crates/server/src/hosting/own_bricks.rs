@@ -21,9 +21,10 @@ pub struct OwnBricks {
     absent: BTreeSet<BrickId>,
     /// What recovery found when each brick was opened.
     recoveries: HashMap<BrickId, RecoveryReport>,
-    /// Also has the bricks that are not open.
+    /// The directory of each brick, open or not.
     directories: HashMap<BrickId, String>,
-    /// Every replica here agrees on what power cuts took before this start, and every brick has recorded this.
+    /// The blocks that power cuts took before this start are settled: all replicas here agree on them, and every brick
+    /// has recorded that.
     lives_settled: AtomicBool,
 }
 
@@ -102,8 +103,8 @@ impl OwnBricks {
         self.lives_settled.load(Ordering::Acquire)
     }
 
-    /// Records in every brick that what power cuts took from it is settled, so that the next start does not compare
-    /// replicas for it.
+    /// Records in every brick that the blocks that it lost in power cuts are settled. The next start then does not
+    /// compare its replicas because of them.
     ///
     /// # Errors
     ///
@@ -191,9 +192,11 @@ fn open_one(
     Ok((brick, report))
 }
 
-/// Adds to the error of a brick what helps if its volumes have other copies.
+/// Adds to the error of a brick the command that starts the server without it.
 fn with_hint(error: Error, directory: &str) -> Error {
-    let hint = |what: String| format!("{what}; if its disk is gone: `hekate serve --without {directory}`");
+    let hint = |what: String| {
+        format!("{what}; if its disk has failed, start without it: `hekate serve --without {directory}`")
+    };
     match error {
         Error::Invalid { what } => Error::Invalid { what: hint(what) },
         Error::Damaged { what } => Error::Damaged { what: hint(what) },

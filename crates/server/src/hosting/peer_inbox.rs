@@ -62,15 +62,15 @@ impl PeerHandler for Inbox {
     fn message(&self, from: ServerId, message: Bytes) {
         let Some(node) = self.0.upgrade() else { return };
         let Ok(envelope) = Envelope::from_bytes(message) else {
-            return log::warn!("server {from} sent a message that cannot be read");
+            return log::warn!("a message of server {from} cannot be decoded and is dropped");
         };
         let Ok(ring) = node.ring(envelope.ring) else { return };
-        // A server speaks for its own bricks only.
+        // A message in the name of another server's brick is dropped.
         if ring.server_of(envelope.from.brick) != Some(from) {
             return;
         }
-        // The sender is in a view that is not known here yet. It sends again what still counts, so the message may be
-        // dropped.
+        // The sender is in a newer view than is known here. The replica may drop the message: the sender resends what
+        // is still needed.
         if ring.view(envelope.from.partition).is_ok_and(|view| view.epoch < envelope.epoch) {
             node.wake_views();
         }
@@ -120,8 +120,8 @@ impl Node {
         Ok(())
     }
 
-    /// The address by which this server reaches another one. A unix socket counts if its directory exists on this
-    /// machine.
+    /// The first address by which this server can reach another one: a TCP address, or a unix socket whose directory
+    /// exists on this machine.
     fn endpoint_of(&self, info: &ServerInfo) -> Option<Endpoint> {
         let is_here = |endpoint: &Endpoint| match endpoint {
             Endpoint::Unix(path) => path.parent().is_some_and(std::path::Path::exists),
@@ -131,15 +131,15 @@ impl Node {
         known.find(is_here)
     }
 
-    /// Sends a message to a replica of another server. Without a link it is dropped: the replica sends again what still
-    /// counts when the link is up.
+    /// Sends a message to a replica of another server. Without a link it is dropped: the sending replica resends what
+    /// is still needed when the link is up.
     pub(crate) fn send_to_brick(&self, ring: &HostedRing, envelope: &Envelope) {
         if let (Some(links), Some(server)) = (self.links.started(), ring.server_of(envelope.to.brick)) {
             links.send(server, envelope.to_bytes());
         }
     }
 
-    /// Leaves a sync to the brick's thread, which carries on with what follows it.
+    /// Queues a sync for the brick's thread, which delivers the outcome to the replica.
     pub(crate) fn sync_later(&self, ring: &Arc<HostedRing>, job: SyncJob) {
         let Some(hosted) = ring.replica(job.replica) else { return };
         let need = Need { upto: hosted.brick.end(), shards: job.shards };

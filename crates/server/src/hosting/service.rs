@@ -1,5 +1,5 @@
-//! What a connection asks of a server beside its batches: to open a volume, to take notifications of locks, to be
-//! another server's link. Who may use a volume is decided here.
+//! Requests of connections other than batches: opening a volume, registering for lock notifications, links of other
+//! servers. Checks which users may open a volume.
 
 use crate::control;
 use crate::hosting::node::Node;
@@ -24,10 +24,10 @@ impl Service for Node {
             None => self.sessions.begin(self.cluster.registry(), volume.volume, uid)?,
         };
         if session.uid != uid {
-            return Err(Error::Denied { what: "the session is another user's".into() });
+            return Err(Error::Denied { what: "the session belongs to another user; open a new one".into() });
         }
         if session.volume != volume.volume {
-            return Err(Error::Denied { what: "the session is on another volume".into() });
+            return Err(Error::Denied { what: "the session is one of another volume; open a new one".into() });
         }
         let map = self.map(volume)?;
         let map = serde_json::to_string(&map).map_err(|e| Error::bug(e.to_string()))?;

@@ -1,4 +1,4 @@
-//! Before a server serves: it brings its replicas into step, and undoes or finishes ops that a crash interrupted.
+//! Before a server serves: it reconciles its replicas, and undoes or finishes ops that a crash interrupted.
 
 #[cfg(test)]
 mod tests;
@@ -35,8 +35,8 @@ pub type LostOn = (LostBlock, BrickId);
 pub fn read_lost(registry: &Registry) -> Result<BTreeSet<LostOn>> {
     let rows: Vec<LostRow> = registry.lost_blocks()?;
     let row = |(ring, volume, data, index, block, brick): LostRow| {
-        let data =
-            u128::from_str_radix(&data, 16).map_err(|_| Error::Damaged { what: "the list of lost blocks".into() })?;
+        let data = u128::from_str_radix(&data, 16)
+            .map_err(|_| Error::Damaged { what: "the coordinator's list of lost blocks".into() })?;
         let shard = ShardId { volume: VolumeId(volume), data: DataId(data), index };
         Ok((LostBlock { ring: RingId(ring), shard, block }, brick))
     };
@@ -66,15 +66,14 @@ pub fn lost_of(lost: &BTreeSet<LostOn>, ring: &RingInfo, brick: BrickId, partiti
 }
 
 impl Node {
-    /// Reads the rings, volumes and sessions, brings the replicas into step, and settles what power cuts took.
+    /// Reads the rings, volumes and sessions, reconciles the replicas, and settles the blocks that power cuts took.
     ///
     /// # Errors
     ///
-    /// Those of the coordinator and of the bricks, and the failure of the first replica that cannot be brought into
-    /// step.
+    /// Those of the coordinator and of the bricks, and the failure of the first replica that cannot be reconciled.
     pub(crate) fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
-        // The coordinator keeps the list until all replicas agree on its blocks: a checkpoint makes a brick forget
-        // which it has lost.
+        // A brick's own list of lost blocks ends with its next checkpoint. The coordinator keeps the list until all
+        // replicas agree on these blocks.
         let mut lost: BTreeSet<LostOn> = read_lost(self.cluster.registry())?;
         lost.extend(self.bricks.lost_blocks());
         if !lost.is_empty() {
@@ -99,7 +98,7 @@ impl Node {
             self.volumes.put(volume);
         }
         self.sessions.load(self.cluster.registry())?;
-        progress("bringing the replicas into step");
+        progress("reconciling the replicas");
         let rings = self.rings.all();
         rings.iter().for_each(|ring| self.send_sessions(ring));
         self.begin_links()?;
@@ -109,8 +108,8 @@ impl Node {
         self.settle_lives()
     }
 
-    /// Once all replicas here agree on what power cuts took, and bricks have written that home, clears the list of lost
-    /// blocks, so that the next start does not compare replicas for it. Does nothing before, or while a brick is
+    /// Clears the list of lost blocks once all replicas here agree on them and a checkpoint has written the result
+    /// home: the next start then does not compare replicas because of them. Does nothing before, or while a brick is
     /// stalled.
     ///
     /// # Errors
@@ -196,7 +195,7 @@ impl Node {
 ///
 /// # Errors
 ///
-/// The failure of the first replica that cannot be brought into step; those of the coordinator and of a checkpoint.
+/// The failure of the first replica that cannot be reconciled; those of the coordinator and of a checkpoint.
 pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
     rings.iter().for_each(|ring| node.tick(ring));
     let (mut kept, mut logged) = (None::<Instant>, now());

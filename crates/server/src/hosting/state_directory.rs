@@ -145,8 +145,8 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Re
         // `init --coordinator` writes `server.json` before it makes the cluster.
         Error::Invalid { what } => Error::Denied {
             what: format!(
-                "{} is of server {server}, and {what}: its making was cut short; remove it and its bricks and make it \
-                 again",
+                "{} is of server {server}, and {what}: its creation was interrupted; remove it and its bricks \
+                 and make it again",
                 state.display()
             ),
         },
@@ -165,8 +165,8 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Re
     if registry.servers()?.iter().all(|info| info.server != server) {
         return Err(Error::Denied {
             what: format!(
-                "the cluster at {at} has no server {server}: its joining was cut short; remove {} and its bricks and \
-                 join again",
+                "the cluster at {at} has no server {server}: `hekate join` was interrupted; remove {} and its \
+                 bricks and join again",
                 state.display()
             ),
         });

@@ -1,4 +1,5 @@
-//! What a server needs of its machine and of the network. The simulator has an implementation of its own.
+//! The interface of a server to its machine (opening bricks) and to the network (links). The simulator implements it
+//! too.
 
 use hekate_brick::{Brick, RecoveryReport};
 use hekate_proto::{BrickId, Result, ServerId};
@@ -7,7 +8,8 @@ use hekate_transport::{PeerHandler, PeerLinks, Peers};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Checks, before a brick is opened, its id and how often it has been opened.
+/// Check of a brick before it is opened: gets its id and its number of openings, and fails if the brick is not the one
+/// that the cluster records.
 pub type IsIt<'a> = &'a dyn Fn(BrickId, u32) -> Result<()>;
 
 /// The machine that a server runs on, and the links to other servers.

@@ -18,25 +18,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time between two renewals of the lease, and while a view is due, a leader is ready or a member is silent.
+/// Time between two renewals of the lease, each with a check of the views. The second value applies while a view is
+/// due, a leader is ready, or a member does not answer.
 const PAUSE: Duration = Duration::from_millis(750);
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// Time without an answer after which a leader leaves a member out of the next view, though the member's server lives.
+/// Time without an answer of a member after which its leader leaves it out of the next view, although its server has a
+/// lease.
 const SILENCE_MAX: Duration = Duration::from_millis(1500);
-/// Time between the turns of the servers that may form a view.
+/// Time for which a view must be due before the second server in turn forms it, and each further one after that.
 const TURN: Duration = Duration::from_secs(1);
-/// Time after its start in which a server forms no view without servers that do not live: they may be starting as well.
+/// Time after its start in which a server forms no view that leaves out servers without a lease: they may be starting
+/// too.
 const START_GRACE: Duration = Duration::from_secs(5);
 
 /// What this server has seen of the partitions that it holds.
 pub struct Views {
-    /// Random number of this process: the key of its lease has it.
+    /// Random number of this process, which is part of the key of its lease.
     process: u64,
     lease: Lease,
-    /// Until this moment, in ns of CLOCK_BOOTTIME, the thread looks every 50 ms.
+    /// Until this time, in ns of CLOCK_BOOTTIME, the views are checked every 50 ms.
     busy_until: AtomicU64,
     state: Mutex<State>,
-    /// Servers that lived at the last look.
+    /// Servers that had a lease when the coordinator was last read.
     alive: Mutex<BTreeSet<ServerId>>,
     /// Views that may begin: their leaders here are ready.
     ready: Mutex<BTreeSet<(At, Epoch)>>,
@@ -53,7 +56,7 @@ struct State {
     silent: BTreeMap<(At, BrickId), Instant>,
     /// When each view that has not begun was first seen.
     formed: BTreeMap<(At, Epoch), Instant>,
-    /// The server has left.
+    /// The server has given up its lease, because it stops.
     ended: bool,
 }
 
@@ -74,7 +77,7 @@ impl Views {
         Ok(Self { process, lease, busy_until, state, alive, ready })
     }
 
-    /// True if the server has left.
+    /// True if the server has given up its lease, because it stops.
     pub fn have_ended(&self) -> bool {
         self.state.lock().ended
     }
@@ -84,7 +87,8 @@ impl Views {
         &self.lease
     }
 
-    /// The link to a server has ended: its lease may expire soon, so the thread looks more often for two leases.
+    /// Called when the link to a server has ended: its lease may expire soon, so the views are checked every 50 ms for
+    /// the time of two leases.
     pub fn expect_changes(&self) {
         self.busy_until.fetch_max(boot_clock() + 2 * LEASE.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -96,10 +100,10 @@ impl Views {
 }
 
 impl Node {
-    /// Time until the thread looks again.
+    /// Time until the next renewal of the lease and check of the views.
     pub(crate) fn views_pause(&self) -> Duration {
         let state = self.views.state.lock();
-        // For a member that stays away the thread does not look every 50 ms for ever.
+        // A member that does not come back counts as silent for a limited time only.
         let is_silent = state.silent.values().any(|since| elapsed(*since) < 2 * SILENCE_MAX);
         let is_busy = !self.views.ready.lock().is_empty() || !state.due.is_empty() || is_silent;
         if is_busy || boot_clock() < self.views.busy_until.load(Ordering::Relaxed) { BUSY_PAUSE } else { PAUSE }
@@ -147,7 +151,7 @@ impl Node {
         self.links.started().into_iter().for_each(PeerLinks::stop);
     }
 
-    /// True if no other server lives.
+    /// True if no other server has a lease.
     pub(crate) fn is_alone(&self) -> bool {
         self.views.alive.lock().len() <= 1
     }
@@ -173,7 +177,7 @@ impl Node {
         }
     }
 
-    /// The bricks of the cluster, and which servers live, as the coordinator has them.
+    /// The bricks of the cluster, and the servers that have a lease, as the coordinator has them.
     fn look_around(&self) -> Result<Seen> {
         let alive: BTreeMap<ServerId, AliveInfo> =
             self.cluster.registry().alive()?.into_iter().map(|info| (info.server, info)).collect();
@@ -187,8 +191,8 @@ impl Node {
         Ok(Seen { bricks, ..Seen::default() })
     }
 
-    /// True if this server expires the sessions that `home` has opened: its own, and, on the first of the servers that
-    /// live, those of servers that do not live.
+    /// True if this server expires the sessions that server `home` has opened: its own, and those of servers without a
+    /// lease if this server has the lowest number of those with one.
     pub(crate) fn ends_sessions_of(&self, home: ServerId) -> bool {
         let own = self.cluster.server();
         let alive = self.views.alive.lock();
@@ -312,7 +316,7 @@ impl Node {
         decide: impl Fn(&RingInfo, &Seen) -> Result<View>,
     ) -> Result<View> {
         let seen = self.look_around()?;
-        let mut decided = Err(Error::bug("nothing was decided"));
+        let mut decided = Err(Error::bug("no view was computed for an operator's order"));
         let info = self.cluster.registry().update_views(ring.ring, |info| {
             let is_formed =
                 |view: &View| info.view(number).is_some_and(|now| (now.epoch, now.leader) == (view.epoch, view.leader));

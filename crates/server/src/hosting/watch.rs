@@ -15,7 +15,7 @@ pub const RETRY_PAUSE: Duration = Duration::from_millis(750);
 /// The longest wait for a change.
 const WATCH_LIMIT: Duration = Duration::from_secs(60);
 
-/// Servers that live or have gone, with the bricks that have stopped. A renewal of a lease is no change.
+/// Keys of the servers' leases, with the bricks that have stopped. A renewal of a lease does not change its value.
 const ALIVE: &str = "/alive/";
 const BRICKS: &str = "/bricks/";
 /// Rings, with their views.

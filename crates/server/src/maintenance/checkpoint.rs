@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a checkpoint waits until other members have on stable storage what it wrote home. What they lack by then
-/// stays in the journal, and housekeeping asks again.
+/// Longest wait of a checkpoint until the other members have on stable storage what it wrote home, and the pause
+/// between two checks. Records that a member lacks after that stay in the journal, and housekeeping asks the member
+/// again.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 const LOOK_PAUSE: Duration = Duration::from_micros(200);
 
@@ -80,7 +81,7 @@ impl Journals {
         let mut known = self.stalled.lock();
         for (brick, why) in now.iter().filter(|(brick, _)| !known.contains(brick)) {
             log::warn!(
-                "brick {} cannot write home: {why}; it serves reads and deletes, and goes on when there is room",
+                "brick {} cannot write home: {why}; it serves reads and deletes, and continues when its disk has room",
                 brick.text()
             );
         }

@@ -109,7 +109,7 @@ impl Damages {
         }
     }
 
-    /// Logs a stopped brick, once.
+    /// Logs a stopped brick, the first time that it is found stopped.
     fn log_stopped(&self, bricks: &OwnBricks, brick: &Brick) {
         let Some(why) = brick.stopped() else { return };
         if self.stopped.lock().insert(brick.id()) {

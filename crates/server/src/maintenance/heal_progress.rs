@@ -1,6 +1,6 @@
 //! Since when replicas lack records of a partition, and how fast each is healed.
 //!
-//! The server knows when a replica left its view as long as it runs.
+//! The epochs are in memory: after a restart of the server it is unknown since when a replica lacks records.
 
 use hekate_proto::map::View;
 use hekate_proto::*;
@@ -26,7 +26,7 @@ pub struct HealProgress {
 #[derive(Clone, Copy)]
 struct Begun {
     seen: Instant,
-    /// Of 10,000.
+    /// Healed part of the replica, in ten-thousandths.
     done: u32,
 }
 

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes per second that healing may send from all partitions that are led here; and while clients are active, so that
-/// healing and its own cost leave them 50 MB/s.
+/// Bytes per second that healing may send, over all partitions that are led here. The second value applies while
+/// clients are active: with the other costs of healing it leaves them 50 MB/s.
 const BYTES_A_SECOND: f64 = 200e6;
 const BUSY_BYTES_A_SECOND: f64 = 65e6;
-/// The longest time that is made up for when the thread did not run.
+/// Longest time since the last tick for which bytes are granted, after the thread was delayed.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// A partition with more copies gets one part in this many of a share, until those with the fewest copies are healed.
+/// Until the partitions with the fewest copies are healed, a partition with more copies gets a share that is smaller by
+/// this factor.
 const LATER_SHARE: usize = 16;
 /// The least that a partition may send in a tick, so that each step sends a record.
 const LIMIT_MIN: usize = 4 << 10;

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Time between two looks at the journals. A disk of 1 GB/s writes 25 MB meanwhile.
+/// Time between two checks whether a journal needs a checkpoint. A disk of 1 GB/s writes 25 MB in this time.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(25);
-/// Time between two writes of a checkpoint that is ahead of the journal; a checkpoint pauses at most a second in all.
+/// Pause between two writes of a checkpoint that is ahead of the journal, and the most pauses of a checkpoint: 1 s in
+/// all.
 const WRITE_PAUSE: Duration = Duration::from_millis(2);
 const WRITE_PAUSES_MAX: u32 = 500;
 /// Time between two reads of the records, besides those after a change that `hosting/watch.rs` has seen.
@@ -24,15 +25,15 @@ const RECORDS_PAUSE: Duration = Duration::from_secs(5);
 /// Time until the records are read again after that has failed.
 const RECORDS_RETRY_PAUSE: Duration = Duration::from_secs(1);
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
-/// Time until the space of deleted files is free again although no journal needs a checkpoint.
+/// Time between two checkpoints that only free the space of deleted files.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
 /// Time between two attempts of a checkpoint that found no room.
 const STALLED_PAUSE: Duration = Duration::from_millis(500);
-/// Time between two looks for replicas that have put something off.
+/// Time between two ticks of leaders whose ops wait for another op or for a member.
 const TICK_PAUSE: Duration = Duration::from_millis(10);
 /// Orphans that one round collects.
 const COLLECT_AT_ONCE: usize = 1024;
-/// Rounds of collecting that a full disk waits for.
+/// Most rounds of collecting garbage before a checkpoint that frees the space of deleted files.
 const COLLECT_ROUNDS: u32 = 200;
 
 /// The threads of the housekeeping, from the end of the server's start until it stops.
@@ -142,7 +143,7 @@ impl Threads {
     }
 }
 
-/// A thread that acts now and then, and its alarm.
+/// A thread that runs a task periodically, and the alarm that wakes it early.
 struct Keeper {
     alarm: Arc<Alarm>,
     thread: JoinHandle,

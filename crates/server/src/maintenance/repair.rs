@@ -143,7 +143,7 @@ fn lose(brick: &Brick, damaged: &DamagedPart) -> Repaired {
         _ => {}
     }
     let id = brick.id().text();
-    let what = format!("a key in the index of brick {id}, which hides entries; the brick is to be replaced");
+    let what = format!("a key in the index of brick {id} is damaged and may hide entries; replace the brick");
     log::error!("no other replica has {damaged:?}: {what}");
     brick.poison(&Error::Damaged { what });
     Repaired::KeyLost
@@ -192,7 +192,7 @@ pub fn repair_entries(node: &Node, ring_id: RingId, at: PartitionNumber) -> Resu
 pub fn outcome_text(outcome: Repaired) -> &'static str {
     match outcome {
         Repaired::Yes => "damaged; repaired from another replica",
-        Repaired::NotNeeded => "was damaged; it can be read or is gone by now",
+        Repaired::NotNeeded => "was damaged; by now it is readable or removed",
         Repaired::No => "damaged, and no other replica has it",
         Repaired::KeyLost => "damaged, and so is its key: the brick stops",
     }

@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time between two rounds, and what a round reads of a brick at most: 30 MiB/s, or 7.5 MiB/s while clients are active.
+/// Time between two rounds, and the most bytes that a round reads of a brick, the second while clients are active:
+/// 30 MiB/s and 7.5 MiB/s.
 pub const ROUND_PAUSE: Duration = Duration::from_millis(100);
 const ROUND_BYTES: u64 = 3 << 20;
 const BUSY_BYTES: u64 = ROUND_BYTES / 4;
-/// From the start of the server to the first pass, and from the end of a pass to the next.
+/// Time from the start of the server to the first pass, and from the end of a pass to the next.
 const FIRST_PASS_AFTER: Duration = Duration::from_secs(15 * 60);
 const NEXT_PASS_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Time between two attempts to repair the same partition's entries: each reads all of them.
@@ -285,7 +286,7 @@ fn round_of(node: &Node, brick: &Arc<Brick>, bytes: u64) -> Result<()> {
     if pass.cursor.is_done() {
         passes.end(pass);
         drop(all);
-        // Each replica is sound by now. A proof compares them with each other.
+        // The pass has checked each replica by itself. A proof compares the replicas with each other.
         node.begin_proofs(hekate_threads::random().map_err(|e| Error::bug(format!("getrandom: {e}")))?);
     } else if outcome.is_ok() {
         passes.running = Some(pass);

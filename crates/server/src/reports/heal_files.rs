@@ -2,8 +2,8 @@
 //! time since the replica left its view. The journal also has the names of files that were made since; `names.rs` looks
 //! for the others.
 //!
-//! The server knows when a replica left as long as it runs. If the journal does not reach back to that moment, the list
-//! may be incomplete, and says so: such a replica is compared from its beginning.
+//! The time at which a replica left its view is in memory only. If it is unknown, or the journal does not reach back to
+//! it, the list is marked as incomplete: such a replica is compared from its beginning.
 
 mod names;
 

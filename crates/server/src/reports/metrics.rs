@@ -23,7 +23,12 @@ pub fn page(node: &Node) -> String {
             let labels = || vec![("volume", volume.name.clone())];
             let help = "Bytes of the volume's files, one copy, that fit on this server's bricks";
             page.gauge("hekate_volume_bytes", help, labels(), space.bytes_total as f64);
-            page.gauge("hekate_volume_free_bytes", "Those that are free", labels(), space.bytes_free as f64);
+            page.gauge(
+                "hekate_volume_free_bytes",
+                "Bytes of hekate_volume_bytes that are free",
+                labels(),
+                space.bytes_free as f64,
+            );
         }
     }
     add_process(&mut page);
@@ -37,22 +42,22 @@ fn add_server(page: &mut Page, node: &Node, report: &ServerReport) {
         ("server", node.cluster.server().to_string()),
         ("version", vitals.version.clone()),
     ];
-    page.gauge("hekate_build_info", "Always 1; what this is, is in the labels", labels, 1.0);
+    page.gauge("hekate_build_info", "Always 1; the labels have the cluster, the server and its version", labels, 1.0);
     let rows = [
-        ("hekate_uptime_seconds", "Since the server started", vitals.uptime_seconds as f64),
+        ("hekate_uptime_seconds", "Seconds since the server started", vitals.uptime_seconds as f64),
         (
             "hekate_partitions_waiting",
             "Partitions led here that take no changes now",
             report.waiting_partitions.len() as f64,
         ),
-        ("hekate_ops_at_work", "Ops that are being answered", vitals.ops_at_work as f64),
+        ("hekate_ops_at_work", "Ops in progress", vitals.ops_at_work as f64),
         (
             "hekate_oldest_op_seconds",
-            "How long the oldest of them takes",
+            "Age of the oldest op in progress",
             vitals.oldest_op_milliseconds.unwrap_or(0) as f64 / 1e3,
         ),
-        ("hekate_orphans", "Files without names that somebody may have open", report.orphans as f64),
-        ("hekate_garbage", "Removed contents that wait to be collected", report.garbage as f64),
+        ("hekate_orphans", "Files without names that a session may have open", report.orphans as f64),
+        ("hekate_garbage", "Data ids of removed contents whose shards are not deleted yet", report.garbage as f64),
         ("hekate_damaged", "Blocks and entries that no replica has undamaged", report.damaged as f64),
     ];
     for (name, help, value) in rows {
@@ -67,23 +72,35 @@ fn add_brick(page: &mut Page, brick: &BrickReport, directory: String) {
     let of = |value: fn(&BrickFigures) -> f64| brick.figures.as_ref().map_or(0.0, value);
     let is_online = if brick.state == BrickState::Online { 1.0 } else { 0.0 };
     let rows = [
-        ("hekate_brick_online", "Whether the brick takes writes", is_online),
+        ("hekate_brick_online", "1 if the brick accepts writes, else 0", is_online),
         ("hekate_brick_bytes", "Size of the brick's file system", of(|it| it.bytes_total as f64)),
-        ("hekate_brick_free_bytes", "What of it is free for files", of(|it| it.bytes_free as f64)),
+        ("hekate_brick_free_bytes", "Bytes that the brick may still use", of(|it| it.bytes_free as f64)),
         (
             "hekate_brick_full",
-            "Whether the brick cannot write home for want of room",
+            "1 if the brick cannot complete a checkpoint because its disk is full, else 0",
             of(|it| if it.stalled.is_some() { 1.0 } else { 0.0 }),
         ),
         (
             "hekate_brick_inodes",
-            "Inodes of its file system; 0: it does not count them",
+            "Inodes of the brick's file system; 0 if it does not count them",
             of(|it| it.inodes_total.unwrap_or(0) as f64),
         ),
-        ("hekate_brick_free_inodes", "What of them is free for files", of(|it| it.inodes_free.unwrap_or(0) as f64)),
-        ("hekate_brick_reserve_bytes", "What is held back for deleting", of(|it| it.reserve_bytes as f64)),
-        ("hekate_brick_journal_bytes", "Size of the journal", of(|it| it.journal_bytes_total as f64)),
-        ("hekate_brick_journal_used_bytes", "What of it is in use", of(|it| it.journal_bytes_used as f64)),
+        (
+            "hekate_brick_free_inodes",
+            "Inodes that the brick may still use",
+            of(|it| it.inodes_free.unwrap_or(0) as f64),
+        ),
+        (
+            "hekate_brick_reserve_bytes",
+            "Bytes reserved so that files can be deleted on a full disk",
+            of(|it| it.reserve_bytes as f64),
+        ),
+        ("hekate_brick_journal_bytes", "Size of the brick's journal", of(|it| it.journal_bytes_total as f64)),
+        (
+            "hekate_brick_journal_used_bytes",
+            "Bytes of the journal that are in use",
+            of(|it| it.journal_bytes_used as f64),
+        ),
         (
             "hekate_brick_overlay_bytes",
             "Bytes in memory that the next checkpoint writes home",

@@ -110,7 +110,7 @@ impl Search<'_> {
 
     /// The value of a key at the leader of its partition.
     fn value<T: Wire>(&self, key: &Key) -> Result<Option<T>> {
-        let place = key.prefix().ok_or_else(|| Error::bug("a key without a place"))?;
+        let place = key.prefix().ok_or_else(|| Error::bug("a key of an inode has no position"))?;
         let look = self.look(place.position, LookAt::Key(key.as_bytes().to_vec()));
         let found = self.holders.by_leader(look)?;
         Ok(found.map(|value| T::from_bytes(value.into())).transpose()?)

@@ -57,7 +57,7 @@ impl Durability {
         assert_eq!(known.ring, ring.ring, "a batch changes partitions of its volume's ring only");
         self.changed.early = early;
         let shards = self.changed.partitions.entry(partition).or_default();
-        // Earlier bytes of the shard may be covered by a sync of its data file only.
+        // Earlier writes of the shard may be in its data file, which a sync of the journal does not cover.
         if let Op::Data {
             op:
                 DataOp::WriteShard { data, index, .. }
@@ -118,7 +118,9 @@ impl Node {
             answer_bytes += answer_bytes_max(&request.op);
             let reply = match replies.last() {
                 Some(Err(_)) => Err(Error::Skipped),
-                _ if answer_bytes > ANSWER_BYTES_MAX => Err(Error::invalid("a batch whose answers do not fit a frame")),
+                _ if answer_bytes > ANSWER_BYTES_MAX => {
+                    Err(Error::invalid("the replies of the batch may exceed a frame; send the rest in another batch"))
+                }
                 _ => self.request(session, request, durability),
             };
             replies.push(reply);
@@ -149,9 +151,8 @@ impl Node {
         synced.chain([self.make_durable(changed)]).collect()
     }
 
-    /// One sync of each changed partition, on every member that the volume's mode waits for. Returns the first error;
-    /// the other partitions are synced in spite of it, and no
-    /// request stays open.
+    /// Syncs each changed partition once, on every member that the volume's mode waits for. Returns the first error;
+    /// the other partitions are synced nevertheless, and no request stays open.
     fn make_durable(&self, changed: Changed) -> Result<()> {
         let Some(ring) = changed.ring else { return Ok(()) };
         let mut turn = Turn::new(self, &ring);
@@ -196,15 +197,15 @@ impl Node {
 
     fn brick_op(&self, session: &Session, brick: BrickId, op: &Op, needs: &mut Needs) -> Result<Reply> {
         let Op::Data { op: DataOp::Sync { incarnation, shards, all } } = op else {
-            return Err(Error::Protocol { what: "a request to a brick is a sync".into() });
+            return Err(Error::Protocol { what: "a request to a brick is no sync, the only op of bricks".into() });
         };
         if shards.iter().any(|shard| shard.volume != session.volume) {
-            return Err(Error::Denied { what: "a shard of another volume".into() });
+            return Err(Error::Denied { what: "a sync names a shard of another volume than the session's".into() });
         }
         let brick = self
             .bricks
             .get(&brick)
-            .ok_or_else(|| Error::Unavailable { what: format!("brick {} is not here", brick.text()) })?;
+            .ok_or_else(|| Error::Unavailable { what: format!("brick {} is not open at this server", brick.text()) })?;
         // What the brick acknowledged in an earlier incarnation may be lost; the client checks whether it is.
         if brick.incarnation() != *incarnation {
             return Err(Error::StaleView { epoch: Epoch(0) });
@@ -219,7 +220,7 @@ impl Node {
 
     fn volume_op(&self, session: &Session, op: &Op) -> Result<Reply> {
         let Op::Volume { op } = op else {
-            return Err(Error::Protocol { what: "a request to a server is a volume op".into() });
+            return Err(Error::Protocol { what: "a request to a server is no volume op".into() });
         };
         match op {
             VolumeOp::StatFs => Ok(Reply::Space { space: self.volume_space(session.volume)? }),

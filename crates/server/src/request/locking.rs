@@ -45,8 +45,8 @@ impl Node {
         }
     }
 
-    /// Has a leader that waits for sessions which may be gone refuse ops that do not wait for a lock: the wait could be
-    /// long.
+    /// Informs each leader here whether all sessions that it waits for have been silent for 3 s. Such a leader refuses
+    /// lock ops that must not block: their sessions may take up to 60 s to expire.
     pub(crate) fn send_doubts(&self, ring: &Arc<HostedRing>) {
         for to in ring.leaders() {
             let unrestored =

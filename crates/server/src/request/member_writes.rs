@@ -1,5 +1,5 @@
-//! Requests to one member of a view, past its leader: fast writes (mode `hsr`). The steps of raw writes (modes `afr` and
-//! `fast-path`) go on to `raw`.
+//! Requests that a client sends to each member of a view instead of its leader: fast writes (mode `hsr`). The steps of
+//! raw writes (modes `afr` and `fast-path`) go on to `raw`.
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
@@ -64,24 +64,28 @@ impl Node {
                 self.raw_step(session, request, target, needs)
             }
             (Op::Data { op: DataOp::FastWrite { .. } | DataOp::RawWrite { .. } }, mode) => Err(Error::Denied {
-                what: format!("a volume of mode {} accepts no such write past the log", mode.text()),
+                what: format!("mode {} of the volume has no such write to single members", mode.text()),
             }),
-            _ => Err(Error::Protocol { what: "a request to a member is a fast or a raw write".into() }),
+            _ => Err(Error::Protocol { what: "a request to a member is neither a fast nor a raw write".into() }),
         }
     }
 
+    /// The member that a request names.
+    ///
     /// # Errors
     ///
-    /// As of [`Node::member_op`].
+    /// `StaleView`, `Denied` and `Unavailable` as of [`Node::member_op`].
     pub(crate) fn member(&self, session: &Session, target: MemberTarget) -> Result<HostedMember> {
         if self.volume(session.volume)?.ring != target.ring {
-            return Err(Error::Denied { what: "a write past the log goes to the volume's ring".into() });
+            return Err(Error::Denied { what: "a write to a member names another ring than the volume's".into() });
         }
         let ring = self.ring(target.ring)?;
         let address = target.address;
         check_epoch(ring.view(address.partition)?.epoch, target.epoch)?;
         let Some(hosted) = ring.replica(address) else {
-            return Err(Error::Unavailable { what: format!("brick {} is not here", address.brick.text()) });
+            return Err(Error::Unavailable {
+                what: format!("brick {} is not open at this server", address.brick.text()),
+            });
         };
         let brick = hosted.brick.clone();
         Ok(HostedMember { ring, address, brick })

@@ -56,7 +56,7 @@ impl Node {
     ) -> Result<Reply> {
         let volume = self.volume(session.volume)?;
         if volume.ring != target.ring {
-            return Err(Error::Denied { what: "the volume is not on that ring".into() });
+            return Err(Error::Denied { what: "the request names another ring than the volume's".into() });
         }
         let ring = self.ring(target.ring)?;
         let (to, _) = ring.leader(target.partition)?;
@@ -206,8 +206,8 @@ impl Node {
         repair_range(self, ring.ring, shard, offset, length).unwrap_or(false)
     }
 
-    /// Replaces the error of a stopped brick by a passing one while another member can lead the partition: the client
-    /// asks again, and the next leader answers.
+    /// Replaces the error of a stopped brick by `Unavailable` while another member can lead the partition: the client
+    /// sends the request again, and the next leader executes it.
     pub(crate) fn passing_if_others_lead(&self, error: Error, ring: RingId, partition: PartitionNumber) -> Error {
         let has_stopped = || {
             let leader = self.ring(ring).and_then(|ring| ring.leader(partition).map(|(to, _)| to.brick));
@@ -227,8 +227,8 @@ impl Node {
         Error::Unavailable { what: format!("partition {partition} of ring {ring} gets another leader: {what}") }
     }
 
-    /// Replaces the error of a failed sync by a passing one while every view of the brick has another member in
-    /// service: the client asks again, of the members of the next views.
+    /// Replaces the error of a failed sync by `Unavailable` while every view of the brick has another member in
+    /// service: the client sends the sync again, to the members of the next views.
     pub(crate) fn passing_if_others_go_on(&self, error: Error, volume: VolumeId, brick: BrickId) -> Error {
         let Error::Poisoned { what } = &error else { return error };
         let Ok(ring) = self.volume(volume).and_then(|volume| self.ring(volume.ring)) else { return error };
@@ -238,7 +238,9 @@ impl Node {
             return error;
         }
         self.wake_views();
-        Error::Unavailable { what: format!("brick {} has stopped, and others go on without it: {what}", brick.text()) }
+        Error::Unavailable {
+            what: format!("brick {} has stopped, and other replicas serve its partitions: {what}", brick.text()),
+        }
     }
 
     /// True if some member of the view may still serve: one of another server, or a brick here that has not stopped.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Silence after which a session without a connection expires.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Silence after which a session without a connection may be gone: a mount that lives connects again within 250 ms and
-/// sends a heartbeat every second.
+/// Silence after which the process of a session without a connection has probably ended: a mount connects again within
+/// 250 ms and sends a heartbeat every second.
 const DOUBTFUL_AFTER: Duration = Duration::from_secs(3);
 /// Time within which the process of a new session holds its lock file: the client locks the file before it sends its
 /// first request. A session without a lock after this time is checked again only when its connections are closed.
@@ -27,7 +27,8 @@ pub struct Session {
     /// The user of the client's process, as the kernel reports it; `None` for a client over TCP, which knows the
     /// cluster's secret.
     pub uid: Option<u32>,
-    /// The server that opened the session. Only this server expires it.
+    /// The server that opened the session, and expires it. While that server has no lease, another one does
+    /// (`Node::ends_sessions_of`).
     home: ServerId,
     /// Ops hold it shared. A retried op takes it exclusively first, so that it begins after its first attempt has
     /// ended.
@@ -38,6 +39,7 @@ pub struct Session {
     is_locked: AtomicBool,
     /// Connections on which the client is notified that ops which waited have answers.
     listeners: Mutex<Vec<Arc<dyn NotificationSink>>>,
+    /// When the client last sent something.
     heard: Mutex<Instant>,
     /// Orphans that the client does not have open.
     released: Mutex<HashSet<InodeId>>,
@@ -60,7 +62,7 @@ impl Sessions {
         Self { server, all: RwLock::default(), changing: Mutex::default(), locks: OnceLock::new() }
     }
 
-    /// Has processes of this machine that open a session from now on keep a file beside the socket locked.
+    /// From now on makes a lock file beside the socket for each new session of a process of this machine.
     ///
     /// # Errors
     ///
@@ -208,7 +210,7 @@ impl Sessions {
         found == SessionProcess::Ended
     }
 
-    /// True if each of these sessions has been silent for so long that it may be gone.
+    /// True if each of these sessions has no connection and has been silent for 3 s.
     pub fn are_doubtful(&self, sessions: &[SessionId]) -> bool {
         sessions.iter().all(|id| self.get(*id).is_ok_and(|session| session.is_silent_for(DOUBTFUL_AFTER)))
     }
@@ -249,7 +251,7 @@ impl Session {
         self.listeners.lock().push(listener);
     }
 
-    /// Removes it.
+    /// Removes a connection that takes notifications.
     pub fn remove_listener(&self, listener: &Arc<dyn NotificationSink>) {
         self.listeners.lock().retain(|known| !Arc::ptr_eq(known, listener));
     }

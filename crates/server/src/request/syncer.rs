@@ -186,14 +186,17 @@ impl Queue {
         }
     }
 
-    /// Puts back what cannot be synced yet. When the server ends, it is answered `Unavailable` instead.
+    /// Queues the jobs again that cannot be synced yet. If the server is stopping, they end with `Unavailable`.
     fn put_back(&self, later: Vec<Job>, brick: &Brick) {
         let mut jobs = self.jobs.lock();
         if !jobs.ended {
             return jobs.waiting.extend(later);
         }
         drop(jobs);
-        let what = format!("brick {} waits for room to write home what a power cut left", brick.id().text());
+        let what = format!(
+            "brick {} has no room for the checkpoint that must follow a power cut; make room on its disk",
+            brick.id().text()
+        );
         later.into_iter().for_each(|job| (job.then)(Err(Error::Unavailable { what: what.clone() })));
     }
 

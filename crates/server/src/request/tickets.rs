@@ -1,4 +1,4 @@
-//! Answers that arrive on another thread than the one that waits for them, by token.
+//! Replies of replicas that another thread produces than the one that waits for them. A token names the request.
 
 use hekate_proto::{Reply, Result};
 use hekate_replica::Token;
@@ -34,7 +34,7 @@ impl Tickets {
         Token(self.last.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Hands an answer to the thread that waits for it, or keeps it until that thread asks.
+    /// Passes an answer to the thread that waits for it, or stores it until that thread calls [`Self::wait`].
     pub fn answer(&self, token: Token, answer: Result<Reply>) {
         let mut open = self.open.lock();
         match open.remove(&token) {
@@ -68,7 +68,8 @@ impl Tickets {
         answer.take()
     }
 
-    /// Gives up waiting, after `wait` has returned `None`. Returns the answer if it has arrived in between.
+    /// Ends the wait after `wait` has returned `None`: an answer that arrives later is dropped. Returns the answer if
+    /// it has arrived in between.
     pub fn abandon(&self, token: Token) -> Option<Result<Reply>> {
         let mut open = self.open.lock();
         match open.remove(&token) {
@@ -80,8 +81,8 @@ impl Tickets {
                 }
                 answer
             }
-            // The answer arrived between the end of the wait and this call, and went with its waiter: the client asks
-            // again.
+            // The answer arrived between the end of the wait and this call, and was dropped with the waiter. The client
+            // sends the request again.
             Some(TicketState::Abandoned) | None => None,
         }
     }

@@ -1,5 +1,4 @@
-//! A turn: an event for a replica, and all that follows from it in this process, carried out by the thread that brought
-//! it.
+//! A turn: one thread delivers an event to a replica and carries out everything that follows from it in this process.
 //!
 //! A message between two replicas of this server is put into the receiver's mailbox, in order, and the same thread then
 //! has the receiver handle it, unless another thread is at that replica already: that one empties the mailbox. Syncs
@@ -60,7 +59,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Like `run`, but leaves the syncs to the bricks' threads, which carry on with what follows.
+    /// Like `run`, but queues the syncs for the bricks' threads, which deliver their outcomes.
     pub fn run_without_syncs(mut self) {
         self.visit_all();
         for job in std::mem::take(&mut self.syncs) {

@@ -20,7 +20,7 @@ wire_struct! {
     pub struct Attempt {
         /// The process.
         pub boot: Boot,
-        /// Counter, from 0.
+        /// Number of the attempt in its process, from 0.
         pub number: u64,
     }
 

@@ -23,7 +23,7 @@ const BATCH_PACKETS_MAX: usize = 256;
 pub(super) fn keep_connected(shared: &Arc<Shared>, peer: &Arc<Peer>) {
     while !shared.stopping() {
         if let Some(Ok(channel)) = peer.endpoint().map(|endpoint| connect(shared, peer, &endpoint)) {
-            // A handler that panics costs the connection. The link has been reset already.
+            // A panic of the handler ends the connection. The link has been reset already.
             let _ = std::panic::catch_unwind(AssertUnwindSafe(|| converse(shared, peer, channel)));
         }
         std::thread::sleep(RECONNECT_PAUSE);

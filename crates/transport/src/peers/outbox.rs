@@ -50,7 +50,10 @@ impl Outbox {
         self.pieces.is_empty() && self.tail.is_empty()
     }
 
-    /// Writes as much as the socket takes without waiting. True if that was everything.
+    /// Writes as much as the socket takes without waiting. True if nothing is left to write.
+    ///
+    /// # Errors
+    /// The error of sendmsg(2): the connection has failed.
     pub fn write(&mut self, stream: &Stream) -> std::io::Result<bool> {
         while !self.is_empty() {
             #[cfg(test)]

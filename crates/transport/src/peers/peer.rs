@@ -30,7 +30,8 @@ struct State {
     outbox: Outbox,
     /// The socket is full, so the writer thread waits for room.
     blocked: bool,
-    /// Nothing is written: the handler must see the end of a generation before the peer sees the next one.
+    /// True while nothing may be written: the handler must be called with the end of a generation before the peer
+    /// receives a packet of the next one.
     held: bool,
     /// Events for the handler, in order.
     events: Vec<Event>,
@@ -165,7 +166,7 @@ impl Peer {
         std::mem::forget(unwinding);
     }
 
-    /// Does what the link has due. Returns when it has something due next.
+    /// Runs the timers of the link that are due. Returns the time of the next one.
     pub fn tick(&self, shared: &Shared) -> Option<Duration> {
         let mut state = self.state.lock();
         let now = shared.now();
@@ -274,7 +275,7 @@ impl State {
         self.blocked = false;
     }
 
-    /// Makes the timer thread deliver the waiting events, since no reader thread may be there to do it.
+    /// Makes the timer thread deliver the waiting events: without a connection there is no reader thread.
     fn schedule_delivery(&self, shared: &Shared) {
         if !self.events.is_empty() {
             shared.alarm.fire_now();

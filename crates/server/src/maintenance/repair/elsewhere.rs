@@ -38,7 +38,7 @@ impl FoundCopy {
         (is_there && is_same).then_some(Good { record, bytes: has.map(bytes::Bytes::from) })
     }
 
-    /// A learner's copy of a block, if it has the checksum that a member knows for the block.
+    /// A learner's copy of a block, if its checksum is the one that a member's index has for the block.
     fn meant_by(self, damaged: &DamagedPart, members: &[Arc<Brick>]) -> Option<Good> {
         let DamagedPart::Block { ring, shard, block } = damaged else { return None };
         let bytes = bytes::Bytes::from(self.copied.has?);
@@ -68,7 +68,7 @@ fn decoded(part: EncodedPart) -> Result<DamagedPart> {
         EncodedPart::Entry { key } => {
             let key = Key::from_bytes(key.into());
             let place = key.prefix().filter(|_| key.is_well_formed());
-            let place = place.ok_or_else(|| Error::invalid("a repair of something that is no key"))?;
+            let place = place.ok_or_else(|| Error::invalid("the key of an item to repair cannot be decoded"))?;
             Ok(DamagedPart::Entry { ring: place.ring, position: place.position, key })
         }
     }
@@ -98,7 +98,8 @@ fn copy(node: &Node, brick: BrickId, damaged: &DamagedPart) -> Result<Copied> {
     let ring = node.ring(damaged.ring())?;
     let partition = damaged.position().partition(ring.count());
     let hosted = ring.replica(Address { partition, brick });
-    let hosted = hosted.ok_or_else(|| Error::Unavailable { what: format!("brick {} is not here", brick.text()) })?;
+    let hosted = hosted
+        .ok_or_else(|| Error::Unavailable { what: format!("brick {} is not open at this server", brick.text()) })?;
     let _still = hosted.partition.read();
     let position = hosted.brick.position(ring.ring, partition);
     let Good { record, bytes } = damaged.read(&hosted.brick)?;

@@ -27,7 +27,10 @@ const SETTLED_PAUSE: Duration = Duration::from_millis(1);
 /// `Invalid` if too many items are requested, `Protocol` if the ring is not here.
 pub fn held_here(node: &Node, request: &Held) -> Result<HeldRows> {
     if request.looks.len() > HELD_LOOKS_MAX {
-        return Err(Error::invalid(format!("{} questions; at most {HELD_LOOKS_MAX}", request.looks.len())));
+        return Err(Error::invalid(format!(
+            "a request for {} items; at most {HELD_LOOKS_MAX} are allowed",
+            request.looks.len()
+        )));
     }
     let ring = node.ring(request.ring)?;
     let until = now() + SETTLED_LIMIT;
@@ -102,7 +105,7 @@ impl<'a> Holders<'a> {
         let leader = self.ring.view(look.partition)?.leader;
         let rows = self.ask(std::slice::from_ref(&look), |brick| brick == leader)?;
         let held = rows.into_iter().flatten().find(|held| held.brick == leader);
-        match held.ok_or_else(|| Error::bug("a leader without a row"))? {
+        match held.ok_or_else(|| Error::bug("a reply of the leader's server has no row of the leader"))? {
             HeldCopy { error: Some(what), .. } => Err(Error::Unavailable { what }),
             HeldCopy { has, .. } => Ok(has),
         }
