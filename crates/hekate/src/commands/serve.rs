@@ -197,7 +197,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
         log::info!("metrics at http://{address}/metrics");
         if !address.ip().is_loopback() {
             log::warn!(
-                "each process that can connect to {address} can read names of volumes and paths of bricks: there is no authentication"
+                "there is no authentication at {address}: any client can read names of volumes and paths of bricks"
             );
         }
     }
