@@ -136,6 +136,26 @@ bugs! {
     UnfedReplicaReturns = "unfed-replica-returns",
     /// A leader that cannot fetch the records that it lacks continues to lead.
     UnfedLeaderStays = "unfed-leader-stays",
+    /// After a retry, the reply to a batch's last executed op also counts for the op after it, which is not sent again.
+    RepliesShifted = "replies-shifted",
+    /// A client does not fetch the map again after a server has refused its view.
+    MapNotFetchedAgain = "map-not-fetched-again",
+    /// A client sends an op again under another op id.
+    RetryUnderNewId = "retry-under-new-id",
+    /// A client takes a fast write as done once all members have replied, also if some of them refused it.
+    RefusedFastWriteDone = "refused-fast-write-done",
+    /// A fast write that some member refused is sent to the leader under another op id.
+    FastWriteRepeatedUnderNewId = "fast-write-repeated-under-new-id",
+    /// Bytes that were read under a layout that has changed meanwhile are returned.
+    ChangedLayoutRead = "changed-layout-read",
+    /// A write under a layout that has changed meanwhile is acknowledged.
+    ChangedLayoutWritten = "changed-layout-written",
+    /// All changes of a client have one slot.
+    SlotShared = "slot-shared",
+    /// A session expires as soon as it has no connection.
+    SessionExpiresAtOnce = "session-expires-at-once",
+    /// A server deletes a session's slots when a connection of the session ends.
+    SlotsForgotten = "slots-forgotten",
 
     /// No sync of a file reaches the disk.
     SyncOff = "sync-off",

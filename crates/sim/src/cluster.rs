@@ -20,10 +20,10 @@ mod scenarios;
 mod servers;
 pub(crate) mod settings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod threads;
 pub(crate) mod workload;
-mod world;
+pub(crate) mod world;
 
 pub use report::Report;
 pub use run::{Outcome, run};

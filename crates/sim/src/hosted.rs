@@ -14,7 +14,7 @@ mod servers;
 mod settings;
 mod surroundings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod world;
 
 pub use run::{Outcome, run};

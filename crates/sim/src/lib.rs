@@ -7,6 +7,8 @@ pub mod checkers;
 pub mod cluster;
 pub mod history;
 pub mod hosted;
+#[cfg(all(test, feature = "planted"))]
+mod planted;
 pub mod recorded;
 
 pub use checkers::Complaint;

@@ -15,6 +15,7 @@ use fast::FastShards;
 pub(crate) use fast::Flight;
 use hekate_graph::Context;
 use hekate_proto::map::{View, VolumeMap};
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{
     BrickId, Epoch, Error, Op, OpId, PartitionNumber, Reply, Request, Result, SESSION_SLOTS, ServerId, SessionId,
     Target, VolumeOp,
@@ -134,7 +135,13 @@ impl Replicate {
         self.op_id(0)
     }
 
+    /// Another id with the same slot, for a planted bug.
+    fn renewed(&self, op_id: OpId) -> OpId {
+        self.op_id(op_id.0 as u8)
+    }
+
     fn op_id(&self, slot: u8) -> OpId {
+        let slot = if is_planted(Bug::SlotShared) { 0 } else { slot };
         OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot))
     }
 
@@ -222,6 +229,12 @@ impl Replicate {
                         log::warn!("an op has been waiting for {} s: {}", LOG_AFTER.as_secs(), failure.error());
                     }
                     requests[replies.len()..].iter_mut().for_each(|request| request.retry = true);
+                    if is_planted(Bug::RetryUnderNewId) {
+                        requests.iter_mut().for_each(|request| request.op_id = self.renewed(request.op_id));
+                    }
+                    if is_planted(Bug::RepliesShifted) {
+                        replies.extend(replies.last().cloned());
+                    }
                     self.fetch_newer_map(&failure, &map, &mut asked);
                     if let Some(Recipient::Brick(brick)) = recipients.get(replies.len())
                         && self.is_replanned(&planned, *brick)
@@ -301,6 +314,9 @@ impl Replicate {
 
     /// Fetches the map if that is due; one of the waiting threads does so for all.
     fn fetch_map_if_due(&self) {
+        if is_planted(Bug::MapNotFetchedAgain) {
+            return;
+        }
         let Some(mut last) = self.map_fetched.try_lock() else { return };
         if elapsed(*last) >= WATCH_INTERVAL {
             if let Ok(map) = self.servers.map() {
@@ -321,6 +337,9 @@ impl Replicate {
             }
         }
         *asked = now();
+        if !is_away && is_planted(Bug::MapNotFetchedAgain) {
+            return hekate_threads::sleep(RETRY_PAUSE);
+        }
         // Without a newer map the next attempt fails as this one did.
         let Ok(map) = self.servers.map() else { return hekate_threads::sleep(RETRY_PAUSE) };
         if !is_away && map.views == used.views {

@@ -3,8 +3,10 @@
 
 use crate::control;
 use crate::hosting::node::Node;
+use crate::maintenance::housekeeping::forget_session;
 use crate::request::raw;
 use hekate_cluster::VolumeInfo;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_transport::link::Boot;
 use hekate_transport::{NotificationSink, Peer, Peers, Service};
@@ -54,6 +56,9 @@ impl Service for Node {
     fn disconnected(&self, session: SessionId) {
         if let Ok(session) = self.sessions.get(session) {
             session.disconnected();
+            if is_planted(Bug::SlotsForgotten) {
+                self.rings.all().iter().for_each(|ring| _ = forget_session(self, ring, session.id));
+            }
         }
     }
 

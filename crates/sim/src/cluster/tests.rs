@@ -2,15 +2,13 @@
 
 use super::judge::UNDECIDED;
 use super::*;
-#[cfg(feature = "planted")]
-use hekate_proto::planted::{Bug, of_environment, plant};
 
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 /// Runs a seed; complaints include a panic.
-fn try_run(settings: Settings, trace: bool) -> (Option<Outcome>, Vec<String>) {
+pub(crate) fn try_run(settings: Settings, trace: bool) -> (Option<Outcome>, Vec<String>) {
     let ran = std::panic::catch_unwind(|| run(settings, trace));
     match ran {
         Ok(Ok(outcome)) => {
@@ -210,79 +208,4 @@ fn try_seeds(settings: fn(u64) -> Settings, count: u64) -> Option<(Report, u64)>
     assert!(undecided <= 2 + count / 25, "{undecided} searches gave up in {count} seeds");
     assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
     Some((sum, count))
-}
-
-/// Bugs that no run finds (docs/simulator.md says why): tried only if `HEKATE_BUG` names them.
-#[cfg(feature = "planted")]
-const NOT_FOUND: [Bug; 2] = [Bug::TermIgnored, Bug::SupersededOpExecuted];
-
-#[cfg(feature = "planted")]
-const STARTS: [u64; 5] = [0, 1_000, 2_000, 3_000, 4_000];
-
-#[cfg(feature = "planted")]
-const SEEDS_MAX: u64 = 1000;
-
-/// The name of a kind of runs, and its settings.
-#[cfg(feature = "planted")]
-type Kind = (&'static str, fn(u64) -> Settings);
-
-/// Number of seeds until a checker complains, in a narrow run or a wide one, and the complaint. A complaint that also
-/// occurs without the bug does not count.
-#[cfg(feature = "planted")]
-fn seeds_until_found(bug: Bug, start: u64) -> Option<(u64, String)> {
-    let kinds: [Kind; 8] = [
-        ("narrow seed", Settings::narrow),
-        ("narrow names seed", Settings::narrow_names),
-        ("narrow rivals seed", Settings::narrow_rivals),
-        ("narrow late seed", Settings::narrow_late),
-        ("narrow legs seed", Settings::narrow_legs),
-        ("narrow splits seed", Settings::narrow_splits),
-        ("narrow journals seed", Settings::narrow_journals),
-        ("seed", Settings::of),
-    ];
-    for tried in 1..=SEEDS_MAX {
-        for (kind, settings) in kinds.into_iter().filter(|(kind, _)| is_wanted(kind)) {
-            let settings = settings(start + tried);
-            plant(Some(bug));
-            let wrong = try_run(settings.clone(), false).1;
-            plant(None);
-            let Some(first) = wrong.first() else { continue };
-            let complaint: String = first.chars().take(90).collect();
-            if try_run(settings, false).1.is_empty() {
-                println!("bug {bug} from {start}: {kind} {}: {complaint}", start + tried);
-                return Some((tried, complaint));
-            }
-            println!("{kind} {} is wrong without the bug too: {complaint}", start + tried);
-        }
-    }
-    None
-}
-
-/// `HEKATE_KIND=narrow`: kinds whose name begins so, only.
-#[cfg(feature = "planted")]
-fn is_wanted(kind: &str) -> bool {
-    std::env::var("HEKATE_KIND").map_or(true, |wanted| kind.starts_with(&wanted))
-}
-
-/// `HEKATE_BUG=sync-failure-ignored`: this one only; `HEKATE_FIRST=n`: beginning at this seed only.
-#[cfg(feature = "planted")]
-#[test]
-fn planted_bugs_are_found() {
-    let (only, first) = (of_environment("HEKATE_BUG"), number("HEKATE_FIRST"));
-    std::panic::set_hook(Box::new(|_| {}));
-    let mut missed = Vec::new();
-    let starts = first.map_or(STARTS.to_vec(), |first| vec![first]);
-    let is_tried = |bug: &Bug| only.map_or(!NOT_FOUND.contains(bug) && !bug.is_piece(), |only| only == *bug);
-    for bug in Bug::ALL.iter().copied().filter(is_tried) {
-        let found: Vec<_> = starts.iter().map(|start| seeds_until_found(bug, *start)).collect();
-        let mut seeds: Vec<u64> = found.iter().flatten().map(|(seeds, _)| *seeds).collect();
-        seeds.sort_unstable();
-        if seeds.is_empty() {
-            missed.push(bug.name());
-        }
-        let (median, worst) = (seeds.get(seeds.len() / 2), seeds.last());
-        let by = found.iter().flatten().next().map(|(_, by)| by.as_str()).unwrap_or("no checker");
-        println!("{bug}: median {median:?}, worst {worst:?} of {} starts, by: {by}", seeds.len());
-    }
-    assert!(missed.is_empty(), "not found within {SEEDS_MAX} seeds: {missed:?}");
 }

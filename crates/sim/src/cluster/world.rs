@@ -160,6 +160,14 @@ macro_rules! trace {
 }
 pub(super) use trace;
 
+/// Plants the bug that `HEKATE_PLANT` names, for a single run or a scenario.
+pub(crate) fn plant_of_environment() {
+    #[cfg(feature = "planted")]
+    if let Some(bug) = hekate_proto::planted::of_environment("HEKATE_PLANT") {
+        hekate_proto::planted::plant(Some(bug));
+    }
+}
+
 impl World {
     /// A world with new disks; no server runs yet.
     ///
@@ -167,11 +175,7 @@ impl World {
     ///
     /// A brick cannot be created.
     pub fn new(settings: Settings, trace: bool) -> Result<Self> {
-        // A single run, or a scenario, with the bug that `HEKATE_PLANT` names.
-        #[cfg(feature = "planted")]
-        if let Some(bug) = hekate_proto::planted::of_environment("HEKATE_PLANT") {
-            hekate_proto::planted::plant(Some(bug));
-        }
+        plant_of_environment();
         let mut random = Random::new(settings.seed);
         let coordinator = Coordinator::new(&settings, &mut random);
         let mut disks = BTreeMap::new();

@@ -167,13 +167,16 @@ impl World {
     }
 
     fn disconnect(&mut self, session: SessionId) {
-        for server in 0..self.settings.servers {
-            let own = &mut self.servers[server as usize];
-            let Some(node) = own.node.clone().filter(|_| own.connected.remove(&session)) else { continue };
-            let body = move || hekate_transport::Service::disconnected(&*node, session);
-            let thread = self.threads.add(Owner::Server(server), body);
-            self.after(1, Event::Resume { thread, number: None, notified: true });
-        }
+        (0..self.settings.servers).for_each(|server| self.disconnect_from(server, session));
+    }
+
+    /// The server sees that the session's connection has ended.
+    fn disconnect_from(&mut self, server: u32, session: SessionId) {
+        let own = &mut self.servers[server as usize];
+        let Some(node) = own.node.clone().filter(|_| own.connected.remove(&session)) else { return };
+        let body = move || hekate_transport::Service::disconnected(&*node, session);
+        let thread = self.threads.add(Owner::Server(server), body);
+        self.after(1, Event::Resume { thread, number: None, notified: true });
     }
 
     /// The connection of a message is lost.
@@ -184,8 +187,12 @@ impl World {
         }
         let chosen = self.random.below(count) as usize;
         self.report.count("fault: connection cut");
-        if let Some(message) = self.messages.keys().nth(chosen).copied() {
-            self.lost(message);
+        let Some((message, of)) = self.messages.iter().nth(chosen) else { return };
+        let (message, server, client) = (*message, of.server, of.client);
+        self.lost(message);
+        let volume = self.people.get(client as usize).and_then(|person| person.volume.as_ref());
+        if let Some(session) = volume.map(|volume| volume.session()) {
+            self.disconnect_from(server, session);
         }
     }
 

@@ -17,6 +17,8 @@ use std::time::Duration;
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Longest time until a late write is executed, in µs.
 const LATE_MAX: Micros = 5_000_000;
+/// Longest time until a slow answer arrives, in µs: the caller still waits for it.
+const SLOW_MAX: Micros = 1_900_000;
 /// Changes that are retained for watches.
 const CHANGES_KEPT: usize = 64;
 /// Time between two looks of a watch whether kept keys have expired.
@@ -148,6 +150,8 @@ impl Coordinator for AtHand {
 /// What becomes of a call.
 pub enum Fate {
     Answered,
+    /// It is executed, and its answer takes up to two seconds.
+    Slow,
     /// It is executed, and its answer is lost.
     AnswerLost,
     /// It is executed later, when its caller has given up.
@@ -173,10 +177,11 @@ impl Reached {
     }
 
     fn read<T: 'static>(&self, act: impl FnOnce(&mut Store, Micros) -> T + 'static) -> Result<T> {
-        let Fate::Answered = self.fate() else { return Err(late()) };
+        let fate = self.fate();
+        let (Fate::Answered | Fate::Slow) = fate else { return Err(late()) };
         let store = self.store.clone();
         let done = threads::in_world(move |world: &mut World| act(&mut store.lock(), world.now));
-        pause();
+        pause_of(&fate);
         done.ok_or_else(late)
     }
 
@@ -192,9 +197,9 @@ impl Reached {
             Ok(Outcome::Unknown { why: "the coordinator did not answer in time".into() })
         };
         match fate {
-            Fate::Answered => {
+            Fate::Answered | Fate::Slow => {
                 let outcome = threads::in_world(execute);
-                pause();
+                pause_of(&fate);
                 outcome.ok_or_else(late)
             }
             Fate::AnswerLost => {
@@ -211,6 +216,17 @@ impl Reached {
             Fate::Lost => unknown(),
             Fate::Unreachable => Err(late()),
         }
+    }
+}
+
+/// The way of an answer.
+fn pause_of(fate: &Fate) {
+    match fate {
+        Fate::Slow => {
+            let delay = threads::in_world(|world: &mut World| world.delay(SLOW_MAX)).unwrap_or_default();
+            hekate_threads::sleep(Duration::from_micros(delay));
+        }
+        _ => pause(),
     }
 }
 

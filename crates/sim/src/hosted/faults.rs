@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 /// Longest pause of a process, longest cut of a network and of the way to the coordinator, in µs.
 const PAUSE_MAX: u64 = 8_000_000;
 const CUT_MAX: u64 = 8_000_000;
+/// Longest time in which the coordinator's answers come late, in µs.
+const SLOW_MAX: u64 = 6_000_000;
 
 impl World {
     /// Causes one fault, and schedules the next.
@@ -21,6 +23,9 @@ impl World {
         let delay = self.delay(2 * self.settings.faults_every);
         self.after(delay, Event::Fault);
         let server = self.random.below(u64::from(self.settings.servers)) as u32;
+        if self.random.below(100) < self.settings.coordinator_cuts {
+            return self.cut_off_from_coordinator(server);
+        }
         match self.random.below(12) {
             0..=2 => {
                 trace!(self, "server {server} is killed");
@@ -34,12 +39,7 @@ impl World {
             }
             4 | 5 => self.pause(server),
             6 => self.cut_off(server),
-            7 => {
-                let time = self.delay(CUT_MAX);
-                trace!(self, "server {server} cannot reach the coordinator for {time}");
-                self.report.count("fault: coordinator cut");
-                self.apart.insert(server, self.now + time);
-            }
+            7 => self.cut_off_from_coordinator(server),
             8 => self.client_dies(),
             9 => self.cut_power(&[server]),
             10 if self.random.once_in(2) => self.cut_power(&(0..self.settings.servers).collect::<Vec<_>>()),
@@ -106,12 +106,23 @@ impl World {
         self.after(time, Event::NetworkHeals { pair });
     }
 
+    /// A server does not reach the coordinator; half of the times it has had late answers before that.
+    fn cut_off_from_coordinator(&mut self, server: u32) {
+        let slow = if self.random.once_in(2) { self.delay(SLOW_MAX) } else { 0 };
+        let time = self.delay(CUT_MAX);
+        trace!(self, "the coordinator is slow for server {server} for {slow}, and then out of reach for {time}");
+        self.report.count("fault: coordinator cut");
+        self.slow.insert(server, self.now + slow);
+        self.apart.insert(server, self.now + slow + time);
+    }
+
     /// Ends all faults.
     pub fn heal(&mut self) {
         trace!(self, "all faults end");
         self.faults_on = false;
         self.cut.clear();
         self.paused.clear();
+        self.slow.clear();
         self.apart.clear();
     }
 }

@@ -215,6 +215,10 @@ impl World {
 
     /// What becomes of a server's call of the coordinator.
     pub fn fate_at_coordinator(&mut self, server: u32) -> Fate {
+        if self.slow.get(&server).is_some_and(|until| *until > self.now) {
+            self.report.count("fault: the coordinator answers slowly");
+            return Fate::Slow;
+        }
         let is_apart = self.apart.get(&server).is_some_and(|until| *until > self.now);
         let is_spoilt = self.faults_on && self.per_mille(self.settings.lost_answers);
         if !is_apart && !is_spoilt {

@@ -8,7 +8,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs a seed; complaints include a panic.
-fn try_run(seed: u64, trace: bool) -> (u64, Report, Vec<String>) {
+pub(crate) fn try_run(seed: u64, trace: bool) -> (u64, Report, Vec<String>) {
     let ran = std::panic::catch_unwind(|| run(Settings::of(seed), trace));
     match ran {
         Ok(Ok(outcome)) => (outcome.digest, outcome.report, outcome.wrong),

@@ -7,6 +7,7 @@ use crate::cluster::disk::Disk;
 use crate::cluster::settings::Micros;
 use crate::cluster::threads::{Answer, MessageNumber, Owner, ThreadNumber, Threads, key_of};
 use crate::cluster::workload::Known;
+use crate::cluster::world::plant_of_environment;
 use crate::history::{CallNumber, History, Moment};
 use bytes::Bytes;
 use hekate_brick::storage::Random;
@@ -117,6 +118,8 @@ pub struct World {
     pub cut: BTreeSet<(u32, u32)>,
     /// Paused servers, and until when.
     pub paused: BTreeMap<u32, Micros>,
+    /// Servers that get late answers from the coordinator, and until when.
+    pub slow: BTreeMap<u32, Micros>,
     /// Servers that cannot reach the coordinator, and until when.
     pub apart: BTreeMap<u32, Micros>,
     pub wrong: Vec<String>,
@@ -136,6 +139,7 @@ pub(super) use trace;
 impl World {
     /// A world without servers and clients.
     pub fn new(settings: Settings, trace: bool) -> Self {
+        plant_of_environment();
         Self {
             random: Random::new(settings.seed),
             now: 0,
@@ -155,6 +159,7 @@ impl World {
             faults_on: false,
             cut: BTreeSet::new(),
             paused: BTreeMap::new(),
+            slow: BTreeMap::new(),
             apart: BTreeMap::new(),
             wrong: Vec::new(),
             trace,

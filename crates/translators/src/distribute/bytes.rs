@@ -104,7 +104,7 @@ impl Distribute {
             return Err(unexpected());
         };
         self.learn(&attr);
-        if attr.layout != *layout {
+        if attr.layout != *layout && !is_planted(Bug::ChangedLayoutRead) {
             return Ok((attr, None));
         }
         let wanted = (attr.size.saturating_sub(offset)).min(u64::from(length)) as usize;
@@ -212,7 +212,7 @@ impl Distribute {
                 self.learn_layout(&reply);
                 Ok(true)
             }
-            Err(Error::LayoutChanged) => Ok(false),
+            Err(Error::LayoutChanged) => Ok(is_planted(Bug::ChangedLayoutWritten)),
             Err(error) => Err(error),
         }
     }

@@ -10,6 +10,7 @@ use super::{OpTicket, Recipient, Replicate, servers_of};
 use bytes::Bytes;
 use hekate_graph::Context;
 use hekate_proto::map::Mode;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::{Condvar, HashMap, Mutex};
 use hekate_transport::PendingBatch;
@@ -187,8 +188,10 @@ impl Flight<'_> {
         let gave_up = || replicate.gave_up(context) || is_another_view();
         let mut is_done = !self.failed;
         for batch in std::mem::take(&mut self.sent) {
-            let taken =
-                |reply: &Result<Reply>| matches!(reply, Ok(Reply::Written { stamp, .. }) if *stamp == self.after.stamp);
+            let taken = |reply: &Result<Reply>| {
+                matches!(reply, Ok(Reply::Written { stamp, .. }) if *stamp == self.after.stamp)
+                    || is_planted(Bug::RefusedFastWriteDone)
+            };
             is_done &= batch.finish(&gave_up).is_ok_and(|replies| replies.iter().all(taken));
         }
         self.ended = true;
@@ -199,6 +202,7 @@ impl Flight<'_> {
         let ShardId { data, index, .. } = self.shard;
         let op = DataOp::WriteShard { data, index, offset, bytes: bytes.clone(), follow: None, fast: true };
         let (op_id, leader) = (self.ticket.op_id, Recipient::Leader(partition));
+        let op_id = if is_planted(Bug::FastWriteRepeatedUnderNewId) { replicate.renewed(op_id) } else { op_id };
         let reply = replicate.send_change(context, op_id, true, leader, Op::Data { op })?;
         replicate.note_allowed(self.shard, &reply);
         Ok(false)
