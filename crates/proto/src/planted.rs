@@ -152,6 +152,8 @@ bugs! {
     ChangedLayoutWritten = "changed-layout-written",
     /// All changes of a client have one slot.
     SlotShared = "slot-shared",
+    /// A server answers though its lease has expired.
+    LeaseIgnored = "lease-ignored",
     /// A session expires as soon as it has no connection.
     SessionExpiresAtOnce = "session-expires-at-once",
     /// A server deletes a session's slots when a connection of the session ends.

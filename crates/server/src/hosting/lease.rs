@@ -6,6 +6,7 @@
 
 use hekate_cluster::LEASE;
 use hekate_cluster::views::serves_for;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -44,7 +45,8 @@ impl Lease {
     pub fn holds(&self, until: u64) -> Result<()> {
         let none = || Error::Unavailable { what: "this server cannot reach the coordinator, and has no lease".into() };
         let has_left = self.until.load(Ordering::Acquire) == 0;
-        if !has_left && boot_clock() < until { Ok(()) } else { Err(none()) }
+        let is_valid = boot_clock() < until || is_planted(Bug::LeaseIgnored);
+        if !has_left && is_valid { Ok(()) } else { Err(none()) }
     }
 
     /// Renews the lease. It counts from `from`, a moment before the request to the coordinator, in ns of
