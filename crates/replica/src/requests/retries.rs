@@ -80,8 +80,12 @@ impl Leader {
     /// Keeps an answer that no record has. A copy of the op that waits here or arrives late must not be done, even if
     /// it could be by then: the client has its answer (rule 5 of `docs/replication.md`).
     pub fn keep_answer(&mut self, ask: &Ask, reply: &Result<Reply>) {
-        // The host makes room or repairs the damage, and sends the op again with the same id.
-        let is_helped = matches!(reply, Err(Error::NoSpace { .. } | Error::Damaged { .. } | Error::Io { .. }));
+        // The op is sent again with the same id once the host has made room or repaired the damage, or once another
+        // replica leads the partition of a leg whose brick has stopped.
+        let is_helped = match reply {
+            Err(Error::NoSpace { .. } | Error::Damaged { .. } | Error::Io { .. } | Error::Poisoned { .. }) => true,
+            Ok(_) | Err(_) => false,
+        };
         let is_final = !is_helped && !reply.as_ref().is_err_and(Error::is_passing);
         if is_final && ask.session != SYSTEM_SESSION {
             self.requests.kept.insert((ask.session, slot_of(ask.op_id)), (ask.op_id, reply.clone()));

@@ -541,6 +541,33 @@ fn a_leg_behind_the_commit_point_that_meets_damage_is_sent_until_that_is_mended(
     ring.check();
 }
 
+/// The client sends the op again with the same id until another replica leads that partition: an answer that is kept
+/// would be given for ever.
+#[test]
+fn an_op_whose_leg_met_a_stopped_brick_is_executed_when_it_is_sent_again() {
+    let mut ring = open(&storages());
+    let there = elsewhere(&ring, ring.leader(ROOT.position()));
+    let make = make_directory(ROOT, b"d", seed_of(there.partition));
+    begin(&mut ring, 1, make.clone());
+    let is_leg = |sent: &Envelope| matches!(sent.message, Message::Leg { leg: Leg::MakeDirectory { .. }, .. });
+    let legs = deliver_but(&mut ring, is_leg);
+    let [Envelope { from, to, message: Message::Leg { intent, number, .. }, .. }] = legs[..] else {
+        panic!("{legs:?}")
+    };
+    let outcome = Outcome::Refused { error: Error::Poisoned { what: "a sync of the journal".into() } };
+    let (message, epoch) = (Message::LegEnded { intent, number, outcome }, ring.views[to.partition.0 as usize].epoch);
+    ring.queue.push_back(Envelope { ring: RING, from: to, to: from, epoch, message });
+    deliver_but(&mut ring, is_leg);
+    (0..20).for_each(|_| ring.tick());
+    assert!(matches!(ring.answers.remove(&Token(1)), Some(Err(Error::Poisoned { .. }))), "{:?}", ring.answers);
+    let (at, ask) = (ring.place(&make), Ask { op_id: OpId(1), ..ring.ask() });
+    ring.tell(at, Event::Request { token: Token(2), ask, op: make });
+    (0..20).for_each(|_| ring.tick());
+    assert!(matches!(ring.answers.get(&Token(2)), Some(Ok(Reply::Node { .. }))), "{:?}", ring.answers);
+    ring.rest();
+    ring.check();
+}
+
 /// What is made in a directory that is removed afterwards would be lost.
 #[test]
 fn a_directory_is_used_no_earlier_because_another_one_is_taken_back() {
