@@ -321,7 +321,7 @@ mod tests {
             ("out of order", |map| map.bricks.swap(0, 1)),
             ("does not list the brick", |map| map.bricks.truncate(1)),
             ("leader", |map| map.views[0].leader = BrickId(9)),
-            ("learns", |map| map.views[0].learners = map.views[0].members.clone()),
+            ("a learner", |map| map.views[0].learners = map.views[0].members.clone()),
         ];
         for (words, change) in spoils {
             let mut bad = map();
