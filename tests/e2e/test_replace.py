@@ -66,7 +66,7 @@ def test_a_brick_that_is_gone_is_replaced(store):
     os.mkdir(gone)
     replaced = store.cli("--json", "brick", "replace", gone, gone, "--journal", "32").json()
     equal((replaced["replaces"], replaced["replicas"]), (old, 16), "what it takes over")
-    store.refuses("brick", "replace", old, store.path("b9"), words=["another has taken its place"])
+    store.refuses("brick", "replace", old, store.path("b9"), words=["was replaced already"])
     store.stop()
     store.serve()
     files |= make_files(mnt, "healing", 3)
