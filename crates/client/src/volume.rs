@@ -7,7 +7,6 @@ use hekate_proto::*;
 use hekate_threads::{HashMap, HashSet, Mutex, RwLock};
 use hekate_translators::{Distribute, Locks, LossWatch, REGISTRY, Replicate};
 use hekate_transport::{Endpoint, Local, ServerPool, Servers, Welcome};
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
