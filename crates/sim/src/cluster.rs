@@ -10,8 +10,8 @@ mod faults;
 mod host;
 pub(crate) mod judge;
 mod keeper;
-mod messages;
-mod network;
+pub(crate) mod messages;
+pub(crate) mod network;
 mod people;
 pub(crate) mod report;
 mod run;
@@ -19,6 +19,7 @@ mod run;
 mod scenarios;
 mod servers;
 pub(crate) mod settings;
+pub(crate) mod spread;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod threads;

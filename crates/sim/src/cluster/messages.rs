@@ -153,30 +153,13 @@ impl World {
                 trace!(self, "client {client} gets {}", briefly(reply));
                 self.note(&bytes_of(reply));
                 self.check_reply(client, reply);
-                self.note_spread(client, reply);
+                self.spread.note(self.people[client as usize].op.as_ref(), reply);
                 self.as_repaired(reply);
             }
         }
         self.threads.put_answer(message, answer);
         for (thread, number) in self.threads.waiting_for(key_of(message)) {
             self.resume(thread, Some(number), true);
-        }
-    }
-
-    /// Remembers which directories' names several partitions share.
-    fn note_spread(&mut self, client: u32, reply: &Result<Reply>) {
-        match reply {
-            Ok(Reply::Node { attr, .. }) if attr.spread > 1 => _ = self.spread.insert(attr.id),
-            Ok(Reply::List { entries, .. }) => {
-                let wide = entries.iter().filter_map(|entry| entry.attr.as_ref()).filter(|attr| attr.spread > 1);
-                self.spread.extend(wide.map(|attr| attr.id));
-            }
-            Err(Error::OtherSpread { .. }) => {
-                if let Some(Op::Name { op }) = &self.people[client as usize].op {
-                    self.spread.insert(op.dir());
-                }
-            }
-            _ => {}
         }
     }
 
@@ -245,12 +228,12 @@ impl World {
 }
 
 /// The first characters of a value's debug text.
-fn briefly(what: &impl std::fmt::Debug) -> String {
+pub fn briefly(what: &impl std::fmt::Debug) -> String {
     format!("{what:?}").chars().take(240).collect()
 }
 
 /// The bytes of a reply in the digest.
-fn bytes_of(reply: &Result<Reply>) -> Vec<u8> {
+pub fn bytes_of(reply: &Result<Reply>) -> Vec<u8> {
     match reply {
         Ok(reply) => reply.to_bytes().to_vec(),
         Err(error) => error.to_bytes().to_vec(),

@@ -53,6 +53,7 @@ impl World {
     }
 }
 
-fn pair(one: u32, other: u32) -> (u32, u32) {
+/// Two servers or machines in order.
+pub fn pair(one: u32, other: u32) -> (u32, u32) {
     (one.min(other), one.max(other))
 }

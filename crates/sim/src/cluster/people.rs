@@ -4,8 +4,9 @@
 
 use super::client_servers::SimulatedServers;
 use super::servers::server_of;
+use super::spread::NOT_JUDGED;
 use super::threads::{self, Action, MessageNumber, Owner};
-use super::workload::{next_op, write_at};
+use super::workload::{looks_into, next_op, write_at};
 use super::world::{Event, Person, World, trace};
 use hekate_client::{Context, OpenOptions, Volume};
 use hekate_proto::*;
@@ -169,36 +170,21 @@ impl World {
             self.known.learn(reply);
             self.report.count(format!("acknowledged: {}", op.label()));
             if person.examines {
-                examine(person, &op, reply);
+                person.script.extend(looks_into(&op, reply));
             }
         } else {
             self.report.count(format!("refused: {}", op.label()));
             let is_loss = matches!(outcome, Err(Error::Lost { .. }));
             self.report.add("branch: an fsync reports a loss", u64::from(is_loss));
         }
-        if !person.examines && self.lists_parts(&op) {
-            self.report.count("lists that are not judged: of several partitions, while others change them");
+        if !person.examines && self.spread.lists_parts(&op) {
+            self.report.count(NOT_JUDGED);
         } else {
-            let outcome = outcome.map(|reply| self.without_parts(reply));
+            let outcome = outcome.map(|reply| self.spread.without_parts(reply));
             self.history.answer(call, at, outcome);
         }
         trace!(self, "client {number} done {}", self.history.describe(call));
         self.thinks(number);
-    }
-
-    /// True if an op lists names that several partitions share: each part is of a moment of its own.
-    fn lists_parts(&self, op: &Op) -> bool {
-        matches!(op, Op::Name { op: NameOp::List { dir, .. } } if self.spread.contains(dir))
-    }
-
-    /// The reply of a list without the attributes of directories that several partitions share, which are of several
-    /// moments.
-    fn without_parts(&self, mut reply: Reply) -> Reply {
-        if let Reply::List { entries, .. } = &mut reply {
-            let is_one = |attr: &Attr| !self.spread.contains(&attr.id);
-            entries.iter_mut().for_each(|entry| entry.attr = entry.attr.take().filter(is_one));
-        }
-        reply
     }
 
     /// True if all clients have made all their calls.
@@ -216,26 +202,5 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         (0..self.people.len() as u32).for_each(|client| self.end_client(client));
-    }
-}
-
-/// Queues a look into every directory, and a read of every file, that an answer shows.
-fn examine(person: &mut Person, op: &Op, reply: &Reply) {
-    let (Op::Name { op: NameOp::List { .. } }, Reply::List { entries, .. }) = (op, reply) else { return };
-    for entry in entries {
-        let inode = entry.inode;
-        person.script.push_back(Op::Inode { op: InodeOp::GetAttr { inode } });
-        match entry.kind {
-            NodeKind::Directory => {
-                let list = NameOp::List { dir: inode, after: None, limit: 100, attributes: false, touch: false };
-                person.script.push_back(Op::Name { op: list });
-            }
-            NodeKind::File => {
-                let parts = [(0, 200_000), (SHARD_BYTES - 8_000, 16_000)];
-                let read = |(offset, length)| Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
-                person.script.extend(parts.map(read));
-            }
-            _ => {}
-        }
     }
 }

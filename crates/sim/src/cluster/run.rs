@@ -3,6 +3,7 @@
 use super::coordinator::{RING, VOLUME};
 use super::report::Report;
 use super::settings::{Micros, Settings};
+use super::workload::list;
 use super::world::{Event, World};
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, root_directory};
@@ -66,10 +67,7 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
 /// A client reads the whole volume.
 pub(super) fn examine(world: &mut World) -> std::result::Result<(), String> {
     let examiner = world.join(0, true);
-    let list = |inode: &InodeId| Op::Name {
-        op: NameOp::List { dir: *inode, after: None, limit: 100, attributes: false, touch: false },
-    };
-    world.people[examiner as usize].script.push_back(list(&ROOT));
+    world.people[examiner as usize].script.push_back(list(ROOT));
     become_whole(world)
 }
 

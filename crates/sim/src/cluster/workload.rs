@@ -206,3 +206,25 @@ fn change_of(inode: InodeId, random: &mut Random) -> Op {
     let changes = AttrChanges { mode, gid: Some(random.below(4) as u32), mtime, ..AttrChanges::default() };
     Op::Inode { op: InodeOp::SetAttr { inode, changes } }
 }
+
+/// A list of all names of a directory.
+pub fn list(dir: InodeId) -> Op {
+    Op::Name { op: NameOp::List { dir, after: None, limit: 100, attributes: false, touch: false } }
+}
+
+/// A look at each inode that a list shows, into each directory and at the bytes of each file.
+pub fn looks_into(op: &Op, reply: &Reply) -> Vec<Op> {
+    let (Op::Name { op: NameOp::List { .. } }, Reply::List { entries, .. }) = (op, reply) else { return Vec::new() };
+    let mut looks = Vec::new();
+    for entry in entries {
+        let inode = entry.inode;
+        looks.push(Op::Inode { op: InodeOp::GetAttr { inode } });
+        let read = |(offset, length)| Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
+        match entry.kind {
+            NodeKind::Directory => looks.push(list(inode)),
+            NodeKind::File => looks.extend([(0, 200_000), (SHARD_BYTES - 8_000, 16_000)].map(read)),
+            _ => {}
+        }
+    }
+    looks
+}

@@ -8,6 +8,7 @@ use super::host::Process;
 use super::messages::Message;
 use super::report::Report;
 use super::settings::{Micros, Settings};
+use super::spread::Spread;
 use super::threads::{Answer, MessageNumber, ThreadNumber, Threads};
 use super::workload::Known;
 use crate::history::{CallNumber, History, Moment};
@@ -110,7 +111,7 @@ pub struct World {
     /// Messages that wait for their replies.
     pub messages: BTreeMap<MessageNumber, Message>,
     /// Directories whose names several partitions share.
-    pub spread: BTreeSet<InodeId>,
+    pub spread: Spread,
     pub known: Known,
     pub history: History,
     moment: Moment,
@@ -204,7 +205,7 @@ impl World {
             people: Vec::new(),
             threads: Threads::new(settings.client_rate),
             messages: BTreeMap::new(),
-            spread: BTreeSet::new(),
+            spread: Spread::default(),
             known,
             history: History::default(),
             moment: 0,

@@ -1,10 +1,11 @@
 //! Clients: each is a `hekate_client::Volume`, and each of its calls runs on a thread of its own.
 
-use super::servers::briefly;
 use super::world::{Event, Person, World, trace};
 use crate::cluster::client_servers::{SimulatedServers, answer};
+use crate::cluster::messages::{briefly, bytes_of};
+use crate::cluster::spread::NOT_JUDGED;
 use crate::cluster::threads::{self, Action, Answer, MessageNumber, Owner};
-use crate::cluster::workload::next_op;
+use crate::cluster::workload::{looks_into, next_op};
 use hekate_client::{Context, OpenOptions, Volume};
 use hekate_proto::*;
 use hekate_transport::Welcome;
@@ -86,7 +87,7 @@ impl World {
                 self.known.learn(reply);
                 self.report.count(format!("acknowledged: {}", op.label()));
                 if person.examines {
-                    examine(person, &op, reply);
+                    person.script.extend(looks_into(&op, reply));
                 }
             }
             Err(error @ (Error::Bug { .. } | Error::Damaged { .. } | Error::Protocol { .. } | Error::SessionEnded)) => {
@@ -94,23 +95,14 @@ impl World {
             }
             Err(_) => self.report.count(format!("refused: {}", op.label())),
         }
-        let lists_parts = matches!(&op, Op::Name { op: NameOp::List { dir, .. } } if self.spread.contains(dir));
-        if person_judges(&self.people[number as usize], lists_parts) {
-            let outcome = outcome.map(|reply| self.without_parts(reply));
+        if !person.examines && self.spread.lists_parts(&op) {
+            self.report.count(NOT_JUDGED);
+        } else {
+            let outcome = outcome.map(|reply| self.spread.without_parts(reply));
             self.history.answer(call, at, outcome);
         }
         trace!(self, "client {number} done {}", self.history.describe(call));
         self.thinks(number);
-    }
-
-    /// The reply of a list without the attributes of directories that several partitions share, which are of several
-    /// moments.
-    fn without_parts(&self, mut reply: Reply) -> Reply {
-        if let Reply::List { entries, .. } = &mut reply {
-            let is_one = |attr: &Attr| !self.spread.contains(&attr.id);
-            entries.iter_mut().for_each(|entry| entry.attr = entry.attr.take().filter(is_one));
-        }
-        reply
     }
 
     /// An answer arrives at a client.
@@ -119,31 +111,11 @@ impl World {
         trace!(self, "client {} gets {}", of.client, briefly(&answer));
         if let Answer::Replies(replies) = &answer {
             for reply in replies {
-                self.note_spread(of.client, reply);
-                match reply {
-                    Ok(reply) => self.note(&reply.to_bytes()),
-                    Err(error) => self.note(&error.to_bytes()),
-                }
+                self.spread.note(self.people[of.client as usize].op.as_ref(), reply);
+                self.note(&bytes_of(reply));
             }
         }
         self.deliver_answer(message, answer);
-    }
-
-    /// Remembers which directories' names several partitions share.
-    fn note_spread(&mut self, client: u32, reply: &Result<Reply>) {
-        match reply {
-            Ok(Reply::Node { attr, .. }) if attr.spread > 1 => _ = self.spread.insert(attr.id),
-            Ok(Reply::List { entries, .. }) => {
-                let wide = entries.iter().filter_map(|entry| entry.attr.as_ref()).filter(|attr| attr.spread > 1);
-                self.spread.extend(wide.map(|attr| attr.id));
-            }
-            Err(Error::OtherSpread { .. }) => {
-                if let Some(Op::Name { op }) = &self.people[client as usize].op {
-                    self.spread.insert(op.dir());
-                }
-            }
-            _ => {}
-        }
     }
 
     /// A client dies; another one takes its place.
@@ -210,10 +182,6 @@ impl Drop for World {
     }
 }
 
-fn person_judges(person: &Person, lists_parts: bool) -> bool {
-    person.examines || !lists_parts
-}
-
 /// Opens a session at one of the servers. `None`: the client's process has ended.
 fn open_session(count: u32) -> Option<(ServerId, Welcome)> {
     while !threads::is_dying() {
@@ -225,24 +193,4 @@ fn open_session(count: u32) -> Option<(ServerId, Welcome)> {
         hekate_threads::sleep(OPEN_PAUSE);
     }
     None
-}
-
-/// Queues a look into every directory, and a read of every file, that an answer shows.
-fn examine(person: &mut Person, op: &Op, reply: &Reply) {
-    let (Op::Name { op: NameOp::List { .. } }, Reply::List { entries, .. }) = (op, reply) else { return };
-    for entry in entries {
-        let inode = entry.inode;
-        person.script.push_back(Op::Inode { op: InodeOp::GetAttr { inode } });
-        let read = |(offset, length)| Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
-        match entry.kind {
-            NodeKind::Directory => person.script.push_back(list(inode)),
-            NodeKind::File => person.script.extend([(0, 200_000), (SHARD_BYTES - 8_000, 16_000)].map(read)),
-            _ => {}
-        }
-    }
-}
-
-/// A list of all names of a directory.
-pub fn list(dir: InodeId) -> Op {
-    Op::Name { op: NameOp::List { dir, after: None, limit: 100, attributes: false, touch: false } }
 }

@@ -1,8 +1,8 @@
 //! Random faults.
 
 use super::judge::RING;
-use super::servers::pair;
 use super::world::{Event, World, trace};
+use crate::cluster::network::pair;
 use hekate_brick::storage::Survivors;
 use hekate_proto::BrickId;
 use hekate_replica::{Address, Partition};

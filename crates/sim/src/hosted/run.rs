@@ -1,6 +1,5 @@
 //! A run: a cluster is made, clients work while faults occur, then faults end and the cluster must become whole.
 
-use super::clients::list;
 use super::coordinator::AtHand;
 use super::servers::VOLUME_NAME;
 use super::settings::Settings;
@@ -8,6 +7,7 @@ use super::world::{Event, Server, World};
 use crate::cluster::Report;
 use crate::cluster::disk::Disk;
 use crate::cluster::settings::Micros;
+use crate::cluster::workload::list;
 use hekate_brick::Identity;
 use hekate_cluster::{BrickInfo, FIRST_SERVER, Registry, RingWish, ServerInfo, VolumeInfo};
 use hekate_proto::map::Mode;

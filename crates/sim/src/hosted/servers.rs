@@ -3,6 +3,8 @@
 use super::coordinator::{Fate, Reached};
 use super::surroundings::{Around, key_of_link};
 use super::world::{Event, LinkEnd, LinkEvent, Message, World, trace};
+use crate::cluster::messages::briefly;
+use crate::cluster::network::pair;
 use crate::cluster::threads::{self, Action, Answer, MessageNumber, Owner, Suspended, ThreadNumber};
 use bytes::Bytes;
 use hekate_cluster::Registry;
@@ -321,11 +323,6 @@ impl World {
     }
 }
 
-/// The two servers in order.
-pub fn pair(one: u32, other: u32) -> (u32, u32) {
-    (one.min(other), one.max(other))
-}
-
 /// Opens a connection for a session, or a new session, and closes it again.
 fn opened(node: &Node, session: Option<SessionId>, answer: impl FnOnce(Welcome) -> Answer) -> Answer {
     let (_, session, map) = match node.open(Peer::Secret, VOLUME_NAME, session) {
@@ -337,9 +334,4 @@ fn opened(node: &Node, session: Option<SessionId>, answer: impl FnOnce(Welcome) 
         Ok(map) => answer(Welcome { session, map }),
         Err(error) => Answer::Refused(Error::bug(error.to_string())),
     }
-}
-
-/// The first characters of a value's debug text.
-pub fn briefly(what: &impl std::fmt::Debug) -> String {
-    format!("{what:?}").chars().take(240).collect()
 }

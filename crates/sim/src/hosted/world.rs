@@ -5,6 +5,7 @@ use super::settings::Settings;
 use crate::cluster::Report;
 use crate::cluster::disk::Disk;
 use crate::cluster::settings::Micros;
+use crate::cluster::spread::Spread;
 use crate::cluster::threads::{Answer, MessageNumber, Owner, ThreadNumber, Threads, key_of};
 use crate::cluster::workload::Known;
 use crate::cluster::world::plant_of_environment;
@@ -108,7 +109,7 @@ pub struct World {
     pub people: Vec<Person>,
     pub messages: BTreeMap<MessageNumber, Message>,
     /// Directories whose names several partitions share.
-    pub spread: BTreeSet<InodeId>,
+    pub spread: Spread,
     pub known: Known,
     pub history: History,
     moment: Moment,
@@ -150,7 +151,7 @@ impl World {
             store: Arc::default(),
             people: Vec::new(),
             messages: BTreeMap::new(),
-            spread: BTreeSet::new(),
+            spread: Spread::default(),
             known: Known::new(&settings.workload),
             history: History::default(),
             moment: 0,
