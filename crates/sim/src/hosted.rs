@@ -17,5 +17,5 @@ mod surroundings;
 pub(crate) mod tests;
 mod world;
 
-pub use run::{Outcome, run};
+pub use run::run;
 pub use settings::Settings;

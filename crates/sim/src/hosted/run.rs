@@ -4,7 +4,7 @@ use super::coordinator::AtHand;
 use super::servers::VOLUME_NAME;
 use super::settings::Settings;
 use super::world::{Event, Server, World};
-use crate::cluster::Report;
+use crate::cluster::Outcome;
 use crate::cluster::disk::Disk;
 use crate::cluster::settings::Micros;
 use crate::cluster::workload::list;
@@ -21,16 +21,6 @@ const FAULTS_MAX: Micros = 60_000_000;
 const WHOLE_MAX: Micros = 120_000_000;
 /// Time between two looks whether it is whole, in µs.
 const LOOK: Micros = 200_000;
-
-/// The result of a run.
-#[derive(Debug)]
-pub struct Outcome {
-    pub report: Report,
-    /// Equal for equal seeds.
-    pub digest: u64,
-    /// Complaints.
-    pub wrong: Vec<String>,
-}
 
 /// Runs the cluster of these settings.
 ///
