@@ -260,5 +260,5 @@ def test_mistakes_with_where(store):
         store.refuses("where", wrong, words=["VOLUME:/PATH"], exits=[USAGE])
     store.refuses("where", "v:/../file", words=[r"\.\."], exits=[USAGE])
     os.chmod(store.state, 0o755)
-    store.refuses("where", "v:/file", words=["only root"], exits=[DENIED], uid=NOBODY, server=f"unix:{store.state}/server.sock")
+    store.refuses("where", "v:/file", words=["need root"], exits=[DENIED], uid=NOBODY, server=f"unix:{store.state}/server.sock")
     assert "Examples" in store.cli("where", "--help").out

@@ -205,7 +205,7 @@ def test_a_brick_with_a_flipped_key_stops_and_others_answer(store):
         return next(row for row in store.cli("--json", "brick", "list").json() if row["directory"] == brick)
 
     wait_until(lambda: found()["state"] == "stopped", "the brick stops", limit_s=20)
-    assert "to be replaced" in found()["reason"], found()["reason"]
+    assert "replace the brick" in found()["reason"], found()["reason"]
     goes_on(store, mnt, "without it")
     equal(sorted(set(os.listdir(mnt)) & set(names)), sorted(names), "names")
     for name in names:
