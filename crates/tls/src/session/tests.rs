@@ -1,0 +1,203 @@
+use super::*;
+use crate::{Authority, Credential, Holder, Lifetimes, Root};
+use hekate_proto::ServerId;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+struct Cluster {
+    name: &'static str,
+    root: Root,
+    authority: Authority,
+}
+
+impl Cluster {
+    fn new(name: &'static str) -> Self {
+        let now = SystemTime::now();
+        let root = Root::create(name, 3000 * DAY, now).unwrap();
+        let authority = root.authorise(name, 1000 * DAY, now).unwrap();
+        Self { name, root, authority }
+    }
+
+    fn credential(&self, holder: &Holder, now: SystemTime) -> Credential {
+        let (key, public) = Credential::make_key().unwrap();
+        let (chain, serial) = self.authority.issue(holder, &public, 10 * DAY, now).unwrap();
+        let roots = self.root.certificate.clone();
+        let made =
+            Credential { cluster: self.name.into(), network: String::new(), servers: Vec::new(), roots, chain, key };
+        let info = made.info().unwrap();
+        assert_eq!((info.serial, &info.identity.unwrap().holder), (serial, holder));
+        made
+    }
+
+    fn server(&self) -> Credential {
+        self.credential(&Holder::Server(ServerId(3)), SystemTime::now())
+    }
+
+    fn client(&self) -> Credential {
+        self.credential(&Holder::client("web").unwrap(), SystemTime::now())
+    }
+}
+
+fn open(context: &Context, side: Side, stream: &UnixStream) -> io::Result<(Session, Inbox)> {
+    let receive = &mut |buffer: &mut Vec<u8>| {
+        let mut bytes = [0; 4096];
+        let count = { stream }.read(&mut bytes)?;
+        buffer.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    };
+    Session::open(context, side, receive, &mut |bytes| { stream }.write_all(bytes))
+}
+
+/// Both ends of a handshake, and what each end reads next.
+fn both(client: Context, server: Context) -> (io::Result<(Session, Inbox)>, io::Result<(Session, Inbox)>) {
+    let (near, far) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let accepting = scope.spawn(move || open(&server, Side::Server, &far));
+        let opened = open(&client, Side::Client, &near);
+        // A client in TLS 1.3 is refused after its own handshake is over.
+        let opened = opened.and_then(|(session, mut inbox)| {
+            near.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            let mut bytes = [0; 4096];
+            let count = { &near }.read(&mut bytes).unwrap_or_default();
+            inbox.buffer().extend_from_slice(&bytes[..count]);
+            session.decrypt(&mut inbox, &mut |_| {})?;
+            Ok((session, inbox))
+        });
+        drop(near);
+        (opened, accepting.join().unwrap())
+    })
+}
+
+fn context(credential: Credential) -> Context {
+    Context::of(credential).unwrap()
+}
+
+/// What both ends say of a handshake that fails.
+fn refusals(client: Credential, server: Credential) -> (String, String) {
+    let (client, server) = both(context(client), context(server));
+    (client.unwrap_err().to_string(), server.unwrap_err().to_string())
+}
+
+#[test]
+fn both_ends_know_each_other_and_carry_bytes_of_any_length() {
+    let cluster = Cluster::new("c1");
+    let (client, server) = both(context(cluster.client()), context(cluster.server()));
+    let ((client, mut from_server), (server, mut from_client)) = (client.unwrap(), server.unwrap());
+    assert_eq!(client.peer().unwrap().0.to_string(), "hekate://c1/server/3");
+    assert_eq!(server.peer().unwrap().0.to_string(), "hekate://c1/client/web");
+    for length in [0, 1, 100, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 1 << 20] {
+        let plain: Vec<u8> = (0..length).map(|at| at as u8).collect();
+        for (from, to, inbox) in [(&client, &server, &mut from_client), (&server, &client, &mut from_server)] {
+            let (mut sent, mut got) = (Vec::new(), Vec::new());
+            from.encrypt(&plain, &mut sent).unwrap();
+            // In pieces of any length.
+            for piece in sent.chunks(5000) {
+                inbox.buffer().extend_from_slice(piece);
+                assert!(to.decrypt(inbox, &mut |bytes| got.extend_from_slice(bytes)).unwrap());
+            }
+            assert!(got == plain && inbox.is_empty(), "{length} bytes");
+        }
+    }
+    let mut sent = Vec::new();
+    client.encrypt(b"changed", &mut sent).unwrap();
+    sent[8] ^= 1;
+    from_client.buffer().extend_from_slice(&sent);
+    let refused = server.decrypt(&mut from_client, &mut |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("TLS fails"), "{refused}");
+}
+
+#[test]
+fn each_end_refuses_what_is_not_of_its_cluster_and_says_why() {
+    let (ours, others, now) = (Cluster::new("c1"), Cluster::new("c2"), SystemTime::now());
+    // A false authority that calls itself as ours is called.
+    let mut forged = Cluster::new("c1");
+    forged.root.certificate.clone_from(&ours.root.certificate);
+    let (client, server) = refusals(forged.client(), ours.server());
+    assert!(server.contains("no root of this cluster"), "{server}");
+    assert!(client.contains("no root of its cluster"), "{client}");
+    let (client, server) = refusals(ours.client(), forged.server());
+    assert!(client.contains("no root of this cluster"), "{client}");
+    assert!(server.contains("no root of its cluster"), "{server}");
+
+    // Another cluster below the same root.
+    let mut sister = Cluster::new("c3");
+    sister.authority = ours.root.authorise("c3", 100 * DAY, now).unwrap();
+    sister.root = ours.root.clone();
+    let (client, _) = refusals(ours.client(), sister.server());
+    assert!(client.contains("another cluster"), "{client}");
+    let (client, server) = refusals(sister.client(), { ours.server() });
+    assert!(client.contains("another cluster") && !server.is_empty(), "{client}, {server}");
+    assert!(refusals(others.client(), ours.server()).0.contains("no root"), "another cluster");
+
+    let client_as_server = ours.client();
+    assert!(
+        both(context(ours.client()), context(client_as_server)).1.unwrap_err().to_string().contains("no certificate")
+    );
+
+    for (moment, words) in [(now - 20 * DAY, "has expired"), (now + 5 * DAY, "not valid yet")] {
+        let holder = Holder::client("web").unwrap();
+        let (client, server) = refusals(ours.credential(&holder, moment), ours.server());
+        assert!(server.contains(words), "{server}");
+        assert!(client.contains("expired, or is not valid yet"), "{client}");
+        let server = ours.credential(&Holder::Server(ServerId(1)), moment);
+        let (client, _) = refusals(ours.client(), server);
+        assert!(client.contains(words), "{client}");
+    }
+}
+
+#[test]
+fn a_client_without_a_certificate_checks_the_fingerprint_and_is_nobody() {
+    let (ours, others) = (Cluster::new("c1"), Cluster::new("c2"));
+    let root = crate::pems(&ours.root.certificate).unwrap();
+    let print = Context::fingerprint(&root[0]);
+    let (client, server) = both(Context::joining(&print).unwrap(), context(ours.server()));
+    assert!(client.is_ok() && server.unwrap().0.peer().is_none());
+    let (client, _) = both(Context::joining(&print).unwrap(), context(others.server()));
+    let refused = client.unwrap_err().to_string();
+    assert!(refused.contains("not the one that the token is of"), "{refused}");
+}
+
+#[test]
+fn a_connection_lives_on_when_the_credential_is_renewed() {
+    let cluster = Cluster::new("c1");
+    let server = context(cluster.server());
+    let first = server.credential().unwrap().info().unwrap().serial;
+    server.replace(cluster.server()).unwrap();
+    assert_ne!(server.credential().unwrap().info().unwrap().serial, first);
+    assert!(both(context(cluster.client()), server).0.is_ok());
+}
+
+#[test]
+fn other_bytes_than_tls_are_refused_in_words() {
+    let cluster = Cluster::new("c1");
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[22, 3, 1, 0, 5, 1, 0, 0, 1, 0], &[22, 3, 1, 0xff, 0xff]] {
+        let (near, far) = UnixStream::pair().unwrap();
+        { &near }.write_all(bytes).unwrap();
+        near.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(open(&context(cluster.server()), Side::Server, &far).is_err());
+    }
+    assert!(
+        Refusal::words(&rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)).contains("plain")
+    );
+}
+
+#[test]
+fn no_certificate_outlives_its_authority_and_each_is_renewed_at_two_thirds() {
+    let (cluster, now) = (Cluster::new("c1"), SystemTime::now());
+    let holder = Holder::Server(ServerId(1));
+    let (_, public) = Credential::make_key().unwrap();
+    let (chain, _) = cluster.authority.issue(&holder, &public, 100_000 * DAY, now).unwrap();
+    let info = CertificateInfo::of(&crate::pems(&chain).unwrap()[0]).unwrap();
+    assert_eq!(info.not_after, cluster.authority.info().unwrap().not_after);
+    let info = cluster.server().info().unwrap();
+    let until = info.renew_at().duration_since(now).unwrap();
+    assert!(until > 6 * DAY && until < 7 * DAY, "{until:?}");
+    assert!(info.not_before < now);
+    assert_eq!(Lifetimes::default().of(&holder), 90 * DAY);
+    assert!(cluster.authority.issue(&holder, &public[1..], DAY, now).is_err());
+    let late = cluster.authority.issue(&holder, &public, DAY, now + 2000 * DAY).unwrap_err();
+    assert!(late.to_string().contains("ca rotate"), "{late}");
+}
