@@ -5,9 +5,10 @@ use crate::values::{FIXED_BYTES, replies, requests, value};
 use bytes::Bytes;
 use hekate_proto::*;
 use hekate_transport::fuzz::{
-    Accepted, Challenge, Hello, converse_as_client, converse_as_server, take_replies, take_requests,
+    Accepted, Challenge, Hello, PROTOCOL_VERSION, converse_as_client, converse_as_server, take_replies, take_requests,
 };
-use hekate_transport::{FRAME_BYTES_MAX, Peer, Service};
+use hekate_tls::Holder;
+use hekate_transport::{FRAME_BYTES_MAX, Peer, RemotePeer, Service};
 use std::sync::Arc;
 
 /// Memory that a conversation may take, in bytes. A frame's header gives the length of its body, and the receiver
@@ -59,7 +60,7 @@ pub fn frame_body_seeds() -> Vec<Vec<u8>> {
 struct Obliging;
 
 impl Service for Obliging {
-    fn open(&self, _: Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
+    fn open(&self, _: &Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
         match volume {
             "" => Err(Error::NotFound),
             _ => Ok((VolumeId(1), resume.unwrap_or(SessionId(2)), String::new())),
@@ -70,15 +71,15 @@ impl Service for Obliging {
         requests.iter().map(|_| Ok(Reply::Done)).collect()
     }
     fn disconnected(&self, _: SessionId) {}
-    fn control(&self, _: Peer, request: &str) -> String {
+    fn control(&self, _: &Peer, request: &str) -> String {
         request.into()
     }
 }
 
-/// Bytes of a client, received by a server. The first byte decides whether the client must prove the secret.
+/// Bytes of a client, received by a server. The first byte decides who the client is.
 pub fn server(bytes: &[u8]) {
-    let Some((secret, said)) = bytes.split_first() else { return };
-    let converse = || converse_as_server(said, secret % 2 == 1, Arc::new(Obliging));
+    let Some((number, said)) = bytes.split_first() else { return };
+    let converse = || converse_as_server(said, peer(*number), Arc::new(Obliging));
     let ended = bounded(bytes.len(), CONVERSATION_BYTES, converse);
     // The server catches a panic of a connection's thread and reports it as an internal error; it is still a failure
     // here.
@@ -86,8 +87,8 @@ pub fn server(bytes: &[u8]) {
 }
 
 pub fn server_seeds() -> Vec<Vec<u8>> {
-    let conversation = |secret: u8, hello: Bytes, then: Vec<u8>| {
-        let mut out = vec![secret];
+    let conversation = |peer: u8, hello: Bytes, then: Vec<u8>| {
+        let mut out = vec![peer];
         out.extend(frame(HELLO, 0, &hello));
         out.extend(then);
         out
@@ -101,21 +102,34 @@ pub fn server_seeds() -> Vec<Vec<u8>> {
         conversation(0, resume, batches),
         conversation(0, plain, control),
         conversation(0, listen, batch(1)),
-        conversation(1, open, Vec::new()),
-        conversation(0, server, Vec::new()),
+        conversation(2, open, Vec::new()),
+        conversation(0, server.clone(), Vec::new()),
+        conversation(3, server, Vec::new()),
     ]
 }
 
-/// Bytes of a server, received by a client. The first byte decides whether the client has a secret.
-pub fn client(bytes: &[u8]) {
-    let Some((secret, said)) = bytes.split_first() else { return };
+/// The peers of the fuzzed conversations.
+fn peer(number: u8) -> Peer {
+    let remote = |holder| {
+        Peer::Remote(RemotePeer { holder, serial: "01".into(), network: "front".into() })
+    };
+    match number % 4 {
+        0 => Peer::Local { uid: 0 },
+        1 => remote(None),
+        2 => remote(Some(Holder::Client("web".into()))),
+        _ => remote(Some(Holder::Server(ServerId(2)))),
+    }
+}
+
+/// Bytes of a server, received by a client.
+pub fn client(said: &[u8]) {
     let asked = &requests()[..2];
-    let _ = bounded(bytes.len(), CONVERSATION_BYTES, || converse_as_client(said, secret % 2 == 1, asked));
+    let _ = bounded(said.len(), CONVERSATION_BYTES, || converse_as_client(said, asked));
 }
 
 pub fn client_seeds() -> Vec<Vec<u8>> {
-    let conversation = |secret: u8, welcome: Bytes| {
-        let mut out = vec![secret];
+    let conversation = |welcome: Bytes| {
+        let mut out = Vec::new();
         out.extend(frame(CHALLENGE, 0, &challenge()));
         out.extend(frame(WELCOME, 0, &welcome));
         for (id, pair) in (1..).zip(replies().chunks_exact(2)) {
@@ -124,7 +138,7 @@ pub fn client_seeds() -> Vec<Vec<u8>> {
         out
     };
     let refused = Result::<Accepted>::Err(Error::Denied { what: "no".into() }).to_bytes();
-    vec![conversation(0, welcome()), conversation(1, welcome()), conversation(0, refused)]
+    vec![conversation(welcome()), conversation(refused)]
 }
 
 fn frame(kind: u8, id: u64, body: &[u8]) -> Vec<u8> {
@@ -137,7 +151,7 @@ fn frame(kind: u8, id: u64, body: &[u8]) -> Vec<u8> {
 }
 
 fn challenge() -> Bytes {
-    Challenge { version: 1, nonce: vec![5; 32].into(), proof_needed: false }.to_bytes()
+    Challenge { version: PROTOCOL_VERSION }.to_bytes()
 }
 
 fn hellos() -> [Bytes; 5] {
@@ -145,9 +159,7 @@ fn hellos() -> [Bytes; 5] {
     // server, 5 receives notifications for a session.
     let hello = |purpose: &[u8]| {
         let mut out = Vec::new();
-        1u32.put(&mut out);
-        Bytes::from(vec![6; 32]).put(&mut out);
-        Bytes::new().put(&mut out);
+        PROTOCOL_VERSION.put(&mut out);
         out.extend_from_slice(purpose);
         Bytes::from(out)
     };
@@ -164,7 +176,7 @@ fn hellos() -> [Bytes; 5] {
 
 fn welcome() -> Bytes {
     let map = String::from_utf8(crate::text::map_seeds().remove(0)).unwrap();
-    Ok::<_, Error>(Accepted { proof: Bytes::new(), session: SessionId(2), map }).to_bytes()
+    Ok::<_, Error>(Accepted { session: SessionId(2), map }).to_bytes()
 }
 
 pub fn fuse_request(bytes: &[u8]) {

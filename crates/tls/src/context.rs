@@ -75,6 +75,14 @@ impl Context {
         self.current.read().client.clone()
     }
 
+    /// Checks that this end can accept connections.
+    ///
+    /// # Errors
+    /// `Invalid` if it has no certificate of a server.
+    pub fn server_checked(&self) -> Result<()> {
+        self.server().map(drop)
+    }
+
     pub(crate) fn server(&self) -> Result<Arc<ServerConfig>> {
         let none = || Error::invalid("this process has no certificate, so it cannot accept connections over TCP");
         self.current.read().server.clone().ok_or_else(none)

@@ -15,6 +15,8 @@ mod credential;
 mod identity;
 mod seal;
 mod session;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod token;
 
 pub use authority::{Authority, Lifetimes, Root};

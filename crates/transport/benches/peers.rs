@@ -11,7 +11,9 @@ use bytes::Bytes;
 use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId, VolumeId};
 use hekate_transport::PeerLinks;
 use hekate_transport::link::{Boot, LinkSettings};
-use hekate_transport::{Endpoint, Peer, PeerHandler, Peers, Secret, Server, Service};
+use hekate_tls::testing::TestCluster;
+use hekate_tls::{Context, Credential, Holder};
+use hekate_transport::{Endpoint, Peer, PeerHandler, Peers, Server, Service};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -48,17 +50,17 @@ impl PeerHandler for Listening {
 struct Host(Peers);
 
 impl Service for Host {
-    fn open(&self, _: Peer, _: &str, _: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
+    fn open(&self, _: &Peer, _: &str, _: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
         Err(Error::NotFound)
     }
     fn call(&self, _: SessionId, _: Vec<Request>) -> Vec<Result<Reply>> {
         Vec::new()
     }
     fn disconnected(&self, _: SessionId) {}
-    fn control(&self, _: Peer, request: &str) -> String {
+    fn control(&self, _: &Peer, request: &str) -> String {
         request.into()
     }
-    fn peers(&self, _: ServerId, _: Boot) -> Result<Peers> {
+    fn peers(&self, _: &Peer, _: ServerId, _: Boot) -> Result<Peers> {
         Ok(self.0.clone())
     }
 }
@@ -68,7 +70,7 @@ fn listen(endpoint: &Endpoint) {
     let peers = Peers::start(LISTENER, Boot(1), LinkSettings::default(), handler.clone()).unwrap();
     let _ = handler.peers.set(peers.clone());
     let server = Server::new(Arc::new(Host(peers)));
-    server.listen(endpoint).unwrap();
+    server.listen(endpoint, "back").unwrap();
     std::thread::park();
 }
 
@@ -164,19 +166,23 @@ fn floor() {
     echo.join().unwrap();
 }
 
-fn endpoint(kind: &str, folder: &Path) -> Endpoint {
+fn endpoint(kind: &str, folder: &Path, server: u32) -> Endpoint {
     match kind {
         "unix" => Endpoint::Unix(folder.join("socket")),
         _ => {
-            let port: u16 = std::fs::read_to_string(folder.join("port")).unwrap().parse().unwrap();
-            Endpoint::tcp(([127, 0, 0, 1], port).into(), Secret::read(&folder.join("secret")).unwrap()).unwrap()
+            let credential = Credential::read(&folder.join(server.to_string())).unwrap();
+            let port = std::fs::read_to_string(folder.join("port")).unwrap();
+            Endpoint::Tcp(format!("127.0.0.1:{port}"), Arc::new(Context::of(credential).unwrap()))
         }
     }
 }
 
 fn other_process(kind: &str, folder: &Path) -> Child {
     std::fs::create_dir_all(folder).unwrap();
-    std::fs::write(folder.join("secret"), [9; 32]).unwrap();
+    let cluster = TestCluster::create("c").unwrap();
+    for server in [1, 2] {
+        cluster.credential(&Holder::Server(ServerId(server))).unwrap().write(&folder.join(server.to_string())).unwrap();
+    }
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     std::fs::write(folder.join("port"), free.port().to_string()).unwrap();
     let me = std::env::current_exe().unwrap();
@@ -187,7 +193,7 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     if let ["listen", kind, folder] = words[..] {
-        return listen(&endpoint(kind, Path::new(folder)));
+        return listen(&endpoint(kind, Path::new(folder), 1));
     }
     let wanted = words.get(1).copied();
     if wanted.is_none() {
@@ -196,7 +202,7 @@ fn main() {
     for kind in ["unix", "tcp"].into_iter().filter(|kind| words.first().is_none_or(|only| only == kind)) {
         let folder = std::env::temp_dir().join(format!("hekate-bench-peers-{}-{kind}", std::process::id()));
         let mut other = other_process(kind, &folder);
-        measure(&endpoint(kind, &folder), wanted);
+        measure(&endpoint(kind, &folder, 2), wanted);
         other.kill().unwrap();
         other.wait().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();

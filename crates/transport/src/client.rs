@@ -1,9 +1,9 @@
 //! The client's side of a connection: a pool of connections to one server, and attempts that can be repeated safely.
 
-use crate::authentication::{Handshake, Side};
 use crate::endpoint::Endpoint;
 use crate::frame::*;
 use crate::local::Local;
+use crate::stream::Stream;
 use bytes::Bytes;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Input, Reply, Request, Result, SessionId, Wire};
@@ -65,9 +65,11 @@ impl Remote {
     ///
     /// # Errors
     /// `Unavailable` if the server cannot be reached in 10 s; retry or try another server. `NotFound` and `Denied` as
-    /// the server says. `NotSupported` if it speaks another version of the protocol.
+    /// the server says; `Denied` also if one end refuses the other's certificate. `NotSupported` if it speaks another
+    /// version of the protocol.
     pub fn open(endpoint: Endpoint, volume: &str) -> Result<(Self, Welcome)> {
-        let (channel, accepted) = pooled(&endpoint, Purpose::Open { volume: volume.into() }, HANDSHAKE_LIMIT)?;
+        let (channel, accepted) = handshake(&endpoint, Purpose::Open { volume: volume.into() }, HANDSHAKE_LIMIT)?;
+        polled(&channel, &endpoint)?;
         let map = read_map(&accepted)?;
         let session = accepted.session;
         let remote = Self::new(endpoint, volume, session);
@@ -170,9 +172,14 @@ impl Remote {
         read_map(&accepted)
     }
 
-    /// Opens a new connection of the session.
+    /// Opens a new connection of the session. A server whose certificate is refused is `Unavailable`: another one may
+    /// serve the session.
     pub(crate) fn resume(&self, limit: Duration) -> Result<(Channel, Accepted)> {
-        pooled(&self.endpoint, Purpose::Resume { volume: self.volume.clone(), session: self.session }, limit)
+        let mut channel = connect(&self.endpoint, limit).map_err(|e| self.unavailable(&e))?;
+        let purpose = Purpose::Resume { volume: self.volume.clone(), session: self.session };
+        let accepted = introduce(&mut channel, &self.endpoint, purpose, limit)?;
+        polled(&channel, &self.endpoint)?;
+        Ok((channel, accepted))
     }
 
     /// The most recently used idle connection, whose buffers are in the CPU's caches.
@@ -273,28 +280,52 @@ pub(crate) fn unavailable(endpoint: &Endpoint, error: &std::io::Error) -> Error 
     Error::Unavailable { what }
 }
 
-/// Opens a connection for requests, whose waits poll `keep_waiting`.
-fn pooled(endpoint: &Endpoint, purpose: Purpose, limit: Duration) -> Result<(Channel, Accepted)> {
-    let (channel, accepted) = handshake(endpoint, purpose, limit)?;
-    channel.set_poll_interval(POLL_INTERVAL).map_err(|e| unavailable(endpoint, &e))?;
-    Ok((channel, accepted))
+/// Lets the waits of a connection for requests poll `keep_waiting`.
+fn polled(channel: &Channel, endpoint: &Endpoint) -> Result<()> {
+    channel.set_poll_interval(POLL_INTERVAL).map_err(|e| unavailable(endpoint, &e))
+}
+
+/// True if one end has refused the other's certificate. A refusal by the system (a socket that this user may not
+/// connect to) has an error number.
+fn is_refusal(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none()
+}
+
+fn connect(endpoint: &Endpoint, limit: Duration) -> std::io::Result<Channel> {
+    let (stream, inbox) = Stream::connect(endpoint, limit)?;
+    Ok(Channel::new(stream, inbox))
 }
 
 /// Opens a connection and performs the handshake.
+///
+/// # Errors
+/// `Denied` if one end refuses the other's certificate; those of [`introduce`].
 pub(crate) fn handshake(endpoint: &Endpoint, purpose: Purpose, limit: Duration) -> Result<(Channel, Accepted)> {
-    let mut channel = Channel::new(endpoint.connect().map_err(|e| unavailable(endpoint, &e))?);
+    let denied = |error: std::io::Error| match is_refusal(&error) {
+        true => Error::Denied { what: format!("the server at {endpoint}: {error}") },
+        false => unavailable(endpoint, &error),
+    };
+    let mut channel = connect(endpoint, limit).map_err(denied)?;
     let accepted = introduce(&mut channel, endpoint, purpose, limit)?;
     Ok((channel, accepted))
 }
 
 /// Performs the client's part of the handshake on a new connection.
+///
+/// # Errors
+/// `Unavailable` if the server does not answer in time; `NotSupported` if it speaks another version of the protocol;
+/// `Denied` if it refuses this end's certificate; what it answers to the purpose.
 pub(crate) fn introduce(
     channel: &mut Channel,
     endpoint: &Endpoint,
     purpose: Purpose,
     limit: Duration,
 ) -> Result<Accepted> {
-    let failed = |e: std::io::Error| unavailable(endpoint, &e);
+    // A client in TLS 1.3 learns that it was refused when it reads for the first time.
+    let failed = |error: std::io::Error| match is_refusal(&error) {
+        true => Error::Denied { what: format!("the server at {endpoint}: {error}") },
+        false => unavailable(endpoint, &error),
+    };
     channel.set_receive_timeout(Some(limit)).map_err(failed)?;
     let body = expect(channel, FrameKind::Challenge).map_err(failed)?;
     // The version is decoded first, so that the challenge of a later version is not reported as malformed.
@@ -308,25 +339,11 @@ pub(crate) fn introduce(
             ),
         });
     }
-    let challenge = Challenge::from_bytes(body)?;
-    let nonce = random_nonce()?;
-    let mut proof = Bytes::new();
-    if let Endpoint::Tcp(address, secret) = endpoint {
-        let handshake = Handshake { address: *address, purpose: &purpose, challenge: &challenge.nonce, hello: &nonce };
-        proof = handshake.prove(secret, Side::Client)?;
-    }
-    let hello = Hello { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof, purpose };
+    Challenge::from_bytes(body)?;
+    let hello = Hello { version: PROTOCOL_VERSION, purpose };
     channel.send(FrameKind::Hello, 0, |out| hello.put(out)).map_err(failed)?;
     let body = expect(channel, FrameKind::Welcome).map_err(failed)?;
     let accepted = Result::<Accepted>::from_bytes(body)??;
-    if let Endpoint::Tcp(address, secret) = endpoint {
-        let purpose = &hello.purpose;
-        let handshake = Handshake { address: *address, purpose, challenge: &challenge.nonce, hello: &nonce };
-        if !handshake.is_proof(secret, Side::Server, &accepted.proof)? {
-            let what = format!("the server at {endpoint} does not know the secret of this cluster; check the address");
-            return Err(Error::Denied { what });
-        }
-    }
     channel.set_receive_timeout(None).map_err(failed)?;
     Ok(accepted)
 }

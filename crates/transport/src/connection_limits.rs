@@ -1,21 +1,25 @@
 //! Limits on the connections of a server, so that no user can take all of them.
 //!
-//! Root, the server's own user and clients that have proved the secret may use all of them. Every other user has a
-//! limit, and all those users together have one. TCP clients that have not yet proved the secret have a limit of
-//! their own.
+//! Root, the server's own user and other servers may use all of them. Every other user of this machine and every
+//! client with a certificate has a limit, and all of those together have one. Connections over TCP whose certificate is
+//! not known yet, or who have none, have a limit of their own.
 
 use crate::credentials::Peer;
+use hekate_tls::Holder;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Connections of one server; one more is refused. Each costs a thread and two descriptors.
-const CONNECTIONS_MAX: usize = 4096;
-/// Connections of all users but root and the server's own, together: three quarters, so that a quarter stays free.
-const UNPRIVILEGED_MAX: usize = 3072;
-/// Connections of one such user: several mounts, each of up to 34.
+/// Connections of one server; one more is refused. Each costs a thread and a descriptor.
+const CONNECTIONS_MAX: usize = 8192;
+/// Connections of all limited owners together: three quarters, so that a quarter stays free.
+const UNPRIVILEGED_MAX: usize = 6144;
+/// Connections of one user of this machine: several mounts, each of up to 34.
 const PER_USER_MAX: usize = 256;
-/// TCP connections that have not yet proved the secret.
+/// Connections of one client: mounts on several machines may share its credential.
+const PER_CLIENT_MAX: usize = 2560;
+/// Connections over TCP of which it is not known yet who connected. From here on the oldest makes room for a new one;
+/// twice as many may be ending.
 const UNPROVED_MAX: usize = 128;
 
 /// The connections of one server, counted by owner.
@@ -27,15 +31,28 @@ struct Counts {
     all: usize,
     unproved: usize,
     unprivileged: usize,
-    by_user: HashMap<u32, usize>,
+    by_owner: HashMap<Owner, usize>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Owner {
-    /// Root, the server's own user, or a client that proved the secret.
+    /// Root, the server's own user, or another server.
     Trusted,
-    Unprivileged(u32),
+    User(u32),
+    Client(String),
     Unproved,
+}
+
+impl Owner {
+    fn of(peer: &Peer) -> Self {
+        match (peer.holder(), peer.unprivileged_uid()) {
+            (Some(Holder::Client(name)), _) => Owner::Client(name.clone()),
+            (Some(Holder::Server(_)), _) => Owner::Trusted,
+            (None, Some(uid)) => Owner::User(uid),
+            (None, None) if matches!(peer, Peer::Local { .. }) => Owner::Trusted,
+            (None, None) => Owner::Unproved,
+        }
+    }
 }
 
 /// The right to keep one connection, until it is dropped.
@@ -46,17 +63,16 @@ pub(crate) struct ConnectionPermit {
 }
 
 impl ConnectionLimits {
-    /// A permit for a connection of this peer, or (`None`) of a TCP client that has yet to prove the secret. Returns
-    /// `None` if the limit is reached.
-    pub fn take(self: &Arc<Self>, peer: Option<Peer>) -> Option<ConnectionPermit> {
-        let owner = match peer {
-            None => Owner::Unproved,
-            Some(peer) => match peer.unprivileged_uid() {
-                Some(uid) => Owner::Unprivileged(uid),
-                None => Owner::Trusted,
-            },
-        };
-        self.0.lock().take(owner).then(|| ConnectionPermit { limits: self.clone(), owner })
+    /// A permit for a connection of this peer, or (`None`) of one that is not known yet. Returns `None` if the limit is
+    /// reached.
+    pub fn take(self: &Arc<Self>, peer: Option<&Peer>) -> Option<ConnectionPermit> {
+        let owner = peer.map_or(Owner::Unproved, Owner::of);
+        self.0.lock().take(&owner).then(|| ConnectionPermit { limits: self.clone(), owner })
+    }
+
+    /// True if a connection that is not known yet has to make room for a new one.
+    pub fn is_full_of_unproved(&self) -> bool {
+        self.0.lock().unproved >= UNPROVED_MAX
     }
 
     /// Number of open connections.
@@ -66,40 +82,40 @@ impl ConnectionLimits {
 }
 
 impl Counts {
-    fn take(&mut self, owner: Owner) -> bool {
+    fn take(&mut self, owner: &Owner) -> bool {
+        let own = self.by_owner.get(owner).copied().unwrap_or_default();
         let has_room = self.all < CONNECTIONS_MAX
             && match owner {
                 Owner::Trusted => true,
-                Owner::Unproved => self.unproved < UNPROVED_MAX,
-                Owner::Unprivileged(uid) => {
-                    self.unprivileged < UNPRIVILEGED_MAX && self.by_user.get(&uid).is_none_or(|own| *own < PER_USER_MAX)
-                }
+                Owner::Unproved => self.unproved < 2 * UNPROVED_MAX,
+                Owner::User(_) => self.unprivileged < UNPRIVILEGED_MAX && own < PER_USER_MAX,
+                Owner::Client(_) => self.unprivileged < UNPRIVILEGED_MAX && own < PER_CLIENT_MAX,
             };
         if has_room {
             self.all += 1;
             match owner {
                 Owner::Trusted => {}
                 Owner::Unproved => self.unproved += 1,
-                Owner::Unprivileged(uid) => {
+                Owner::User(_) | Owner::Client(_) => {
                     self.unprivileged += 1;
-                    *self.by_user.entry(uid).or_default() += 1;
+                    *self.by_owner.entry(owner.clone()).or_default() += 1;
                 }
             }
         }
         has_room
     }
 
-    fn release(&mut self, owner: Owner) {
+    fn release(&mut self, owner: &Owner) {
         self.all -= 1;
         match owner {
             Owner::Trusted => {}
             Owner::Unproved => self.unproved -= 1,
-            Owner::Unprivileged(uid) => {
+            Owner::User(_) | Owner::Client(_) => {
                 self.unprivileged -= 1;
-                let own = self.by_user.entry(uid).or_default();
+                let own = self.by_owner.entry(owner.clone()).or_default();
                 *own = own.saturating_sub(1);
                 if *own == 0 {
-                    self.by_user.remove(&uid);
+                    self.by_owner.remove(owner);
                 }
             }
         }
@@ -107,18 +123,28 @@ impl Counts {
 }
 
 impl ConnectionPermit {
-    /// The client has proved the secret, or needed no proof.
-    pub fn mark_proved(&mut self) {
-        if self.owner == Owner::Unproved {
-            self.owner = Owner::Trusted;
-            self.limits.0.lock().unproved -= 1;
+    /// Who has connected is known now. False: that one has as many connections as it may.
+    pub fn prove(&mut self, peer: &Peer) -> bool {
+        let owner = Owner::of(peer);
+        if self.owner != Owner::Unproved || owner == Owner::Unproved {
+            return true;
         }
+        let mut counts = self.limits.0.lock();
+        counts.release(&self.owner);
+        let has_room = counts.take(&owner);
+        if has_room {
+            self.owner = owner;
+        } else {
+            // Released when the permit is dropped.
+            (counts.all, counts.unproved) = (counts.all + 1, counts.unproved + 1);
+        }
+        has_room
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.limits.0.lock().release(self.owner);
+        self.limits.0.lock().release(&self.owner);
     }
 }
 
@@ -131,7 +157,7 @@ mod tests {
     }
 
     fn take(limits: &Arc<ConnectionLimits>, uid: u32, count: usize) -> Vec<ConnectionPermit> {
-        (0..count).map_while(|_| limits.take(Some(Peer::Local { uid }))).collect()
+        (0..count).map_while(|_| limits.take(Some(&Peer::Local { uid }))).collect()
     }
 
     #[test]
@@ -145,17 +171,39 @@ mod tests {
         assert_eq!(take(&limits, own(), CONNECTIONS_MAX).len(), CONNECTIONS_MAX - UNPRIVILEGED_MAX);
         assert_eq!(limits.count(), UNPRIVILEGED_MAX);
         drop((kept, others));
-        assert_eq!((limits.count(), limits.0.lock().by_user.len()), (0, 0));
+        assert_eq!((limits.count(), limits.0.lock().by_owner.len()), (0, 0));
+    }
+
+    fn client(name: &str) -> Peer {
+        let holder = Some(Holder::Client(name.into()));
+        Peer::Remote(crate::credentials::Remote { holder, serial: "1".into(), network: "front".into() })
     }
 
     #[test]
-    fn unproved_clients_leave_room_for_proved_ones() {
+    fn unproved_connections_leave_room_for_proved_ones() {
         let limits = Arc::<ConnectionLimits>::default();
         let mut waiting: Vec<ConnectionPermit> = (0..CONNECTIONS_MAX).map_while(|_| limits.take(None)).collect();
-        assert_eq!(waiting.len(), UNPROVED_MAX);
-        waiting[0].mark_proved();
-        assert!(limits.take(None).is_some());
+        assert!(waiting.len() == 2 * UNPROVED_MAX && limits.is_full_of_unproved());
+        assert!(waiting[0].prove(&client("a")) && limits.take(None).is_some());
         drop(waiting);
-        assert_eq!((limits.count(), limits.0.lock().unproved), (0, 0));
+        let counts = limits.0.lock();
+        assert_eq!((counts.all, counts.unproved, counts.by_owner.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn one_client_cannot_take_all_connections() {
+        let limits = Arc::<ConnectionLimits>::default();
+        let mut kept = Vec::new();
+        let mut connect = |name: &str| {
+            let mut permit = limits.take(None).unwrap();
+            let proved = permit.prove(&client(name));
+            kept.extend(proved.then_some(permit));
+            proved
+        };
+        assert_eq!((0..CONNECTIONS_MAX).take_while(|_| connect("a")).count(), PER_CLIENT_MAX);
+        assert!(connect("b"));
+        drop(kept);
+        let counts = limits.0.lock();
+        assert_eq!((counts.all, counts.unproved), (0, 0));
     }
 }

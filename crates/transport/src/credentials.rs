@@ -1,22 +1,34 @@
-//! Identity of the other end of a connection, and whether it may be a server.
+//! Who is at the other end of a connection.
 
-use crate::endpoint::Stream;
-use hekate_proto::{Error, Result};
+use crate::stream::Stream;
+use hekate_proto::{Error, Result, ServerId};
+use hekate_tls::Holder;
 
 /// The other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// A process of this machine, identified by the kernel.
     Local {
         /// Its effective user id.
         uid: u32,
     },
-    /// A process of this machine that proved the cluster's secret.
-    Secret,
+    /// A process that connected over TCP.
+    Remote(Remote),
+}
+
+/// A process that connected over TCP, as its certificate names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remote {
+    /// `None`: it has shown no certificate.
+    pub holder: Option<Holder>,
+    /// Serial number of its certificate.
+    pub serial: String,
+    /// The network at whose address it connected.
+    pub network: String,
 }
 
 impl Peer {
-    /// The peer's user id, if it is neither root nor the user of this process.
+    /// The peer's user id, if it is a process of this machine of neither root nor the user of this process.
     pub(crate) fn unprivileged_uid(&self) -> Option<u32> {
         match *self {
             Peer::Local { uid } if uid != 0 && uid != rustix::process::geteuid().as_raw() => Some(uid),
@@ -24,19 +36,45 @@ impl Peer {
         }
     }
 
-    /// Checks that the peer may be a server: it runs as root or as the user of this process, or it proved the secret.
-    pub(crate) fn may_be_server(&self) -> Result<()> {
-        match self.unprivileged_uid() {
-            Some(uid) => Err(Error::Denied {
+    /// The holder of the certificate that the peer has shown.
+    pub fn holder(&self) -> Option<&Holder> {
+        match self {
+            Peer::Local { .. } => None,
+            Peer::Remote(remote) => remote.holder.as_ref(),
+        }
+    }
+
+    /// Checks that the peer may be this server of the cluster: its certificate says so, or it runs on this machine as
+    /// root or as the user of this process.
+    pub(crate) fn may_be_server(&self, server: ServerId) -> Result<()> {
+        if let Some(uid) = self.unprivileged_uid() {
+            return Err(Error::Denied {
                 what: format!("a process of user {uid} cannot be a server; run all servers as the same user"),
-            }),
-            None => Ok(()),
+            });
+        }
+        match self {
+            Peer::Local { .. } => Ok(()),
+            Peer::Remote(Remote { holder: Some(Holder::Server(shown)), .. }) if *shown == server => Ok(()),
+            Peer::Remote(Remote { holder: Some(holder), .. }) => {
+                Err(Error::Denied { what: format!("the certificate of {holder} cannot be used as that of server {server}") })
+            }
+            Peer::Remote(Remote { holder: None, .. }) => {
+                Err(Error::Denied { what: format!("server {server} has shown no certificate") })
+            }
         }
     }
 }
 
-/// The peer of a unix socket. Its process id is not used: a process in another pid namespace has none here.
-pub(crate) fn local_peer(stream: &Stream) -> std::io::Result<Peer> {
-    let credentials = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials)?;
-    Ok(Peer::Local { uid: credentials.uid() })
+/// The other end of a connection at this network's address (of no network, on a unix socket). The process id of a unix
+/// socket's peer is not used: a process in another pid namespace has none here.
+pub(crate) fn peer_of(stream: &Stream, network: &str) -> std::io::Result<Peer> {
+    let Some(session) = stream.session() else {
+        let credentials = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials)?;
+        return Ok(Peer::Local { uid: credentials.uid() });
+    };
+    let (holder, serial) = match session.peer() {
+        Some((identity, serial)) => (Some(identity.holder.clone()), serial.clone()),
+        None => (None, String::new()),
+    };
+    Ok(Peer::Remote(Remote { holder, serial, network: network.into() }))
 }

@@ -1,17 +1,18 @@
 //! Frames: a 16-byte header (body length, kind, id) and a body. `docs/format/wire.md` has the byte map.
 
-use crate::endpoint::Stream;
 use crate::link::Boot;
+use crate::stream::{Stream, receive};
 use bytes::{Bytes, BytesMut};
 use hekate_proto::{
-    Error, Input, Malformed, Reply, Request, Result, ServerId, SessionId, Wire, wire_enum, wire_struct,
+    Input, Malformed, Reply, Request, Result, ServerId, SessionId, Wire, wire_enum, wire_struct,
 };
+use hekate_tls::Inbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::time::{Duration, Instant};
 
 /// Version of frames and ops. Both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 /// Longest body of a frame, in bytes: room for the longest op (4 MiB) and the other requests of its batch.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Most requests in one frame.
@@ -19,7 +20,7 @@ pub const BATCH_MAX: usize = 1024;
 
 /// Length of a frame's header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 16;
-/// Initial size of the buffers of a connection, in bytes; each receive offers the kernel at least this much room.
+/// Room that each receive offers the kernel at least, in bytes. Buffers that grew beyond four times as much are freed.
 const READ_BYTES_MIN: usize = 64 << 10;
 
 /// Kind of a frame: what its body holds.
@@ -50,28 +51,18 @@ wire_struct! {
     pub struct Challenge {
         /// [`PROTOCOL_VERSION`] of the server.
         pub version: u32,
-        /// Random bytes that the client's proof covers.
-        pub nonce: Bytes,
-        /// True if the client must prove the secret (TCP).
-        pub proof_needed: bool,
     }
 
     /// The client's answer to the challenge.
     pub struct Hello {
         /// [`PROTOCOL_VERSION`] of the client.
         pub version: u32,
-        /// Random bytes that the server's proof covers.
-        pub nonce: Bytes,
-        /// The client's proof over TCP; empty on a unix socket.
-        pub proof: Bytes,
         /// What the client will use the connection for.
         pub purpose: Purpose,
     }
 
     /// Body of a successful `Welcome`.
     pub struct Accepted {
-        /// The server's proof over TCP; empty on a unix socket.
-        pub proof: Bytes,
         /// The session. 0 on connections for control and between servers.
         pub session: SessionId,
         /// The volume's map as JSON. Empty on connections for control and between servers.
@@ -96,27 +87,33 @@ wire_enum! {
     }
 }
 
-pub(crate) fn random_nonce() -> Result<Bytes> {
-    let mut nonce = [0u8; 32];
-    getrandom::fill(&mut nonce).map_err(|e| Error::bug(format!("getrandom: {e}")))?;
-    Ok(Bytes::copy_from_slice(&nonce))
-}
-
 /// A stream, with buffers for the frames that it receives and sends.
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) stream: Stream,
+    /// Received bytes of TLS records that are not whole.
+    inbox: Inbox,
     received: BytesMut,
     out: Vec<u8>,
+    /// `out` as TLS records.
+    sealed: Vec<u8>,
     frame_bytes_max: usize,
     /// Time by which everything that is awaited must have arrived, however slowly its bytes come.
     deadline: Option<Instant>,
 }
 
 impl Channel {
-    pub(crate) fn new(stream: Stream) -> Self {
-        let out = Vec::with_capacity(READ_BYTES_MIN);
-        Self { stream, received: BytesMut::new(), out, frame_bytes_max: FRAME_BYTES_MAX, deadline: None }
+    /// A channel over a stream, of which `inbox` has been received already.
+    pub(crate) fn new(stream: Stream, inbox: Inbox) -> Self {
+        Self {
+            stream,
+            inbox,
+            received: BytesMut::new(),
+            out: Vec::new(),
+            sealed: Vec::new(),
+            frame_bytes_max: FRAME_BYTES_MAX,
+            deadline: None,
+        }
     }
 
     /// Refuses received bodies longer than this from now on.
@@ -145,7 +142,7 @@ impl Channel {
     /// True if neither bytes nor the end of the connection have arrived.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
-        self.received.is_empty() && poll(&mut readable, Some(&Timespec::default())) == Ok(0)
+        self.received.is_empty() && self.inbox.is_empty() && poll(&mut readable, Some(&Timespec::default())) == Ok(0)
     }
 
     /// Sends one frame, whose body `write` appends.
@@ -170,7 +167,14 @@ impl Channel {
             return Err(malformed("the frame to send is longer than 16 MiB"));
         }
         write_header(&mut self.out, length, kind, id);
-        let mut rest = &self.out[..];
+        let mut rest = match self.stream.session() {
+            None => &self.out[..],
+            Some(session) => {
+                self.sealed.clear();
+                session.encrypt(&self.out, &mut self.sealed)?;
+                &self.sealed[..]
+            }
+        };
         while !rest.is_empty() {
             match rustix::net::send(&self.stream, rest, rustix::net::SendFlags::NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
@@ -180,8 +184,10 @@ impl Channel {
             }
         }
         // One long frame must not pin its buffer for the life of the connection.
-        if self.out.capacity() > 4 * READ_BYTES_MIN {
-            self.out = Vec::with_capacity(READ_BYTES_MIN);
+        for buffer in [&mut self.out, &mut self.sealed] {
+            if buffer.capacity() > 4 * READ_BYTES_MIN {
+                *buffer = Vec::new();
+            }
         }
         Ok(())
     }
@@ -223,15 +229,16 @@ impl Channel {
 
     /// Receives until `count` bytes are buffered.
     fn fill(&mut self, count: usize, keep_waiting: &dyn Fn() -> bool) -> std::io::Result<()> {
+        // The bytes that came with the handshake's last record.
+        if !self.inbox.is_empty() {
+            self.decrypt()?;
+        }
         while self.received.len() < count {
             let missing = count - self.received.len();
-            self.received.reserve(missing.max(READ_BYTES_MIN));
-            let spare = self.received.spare_capacity_mut();
-            let arrived = match rustix::net::recv(&self.stream, spare, rustix::net::RecvFlags::empty()) {
-                Ok(((init, _), _)) => init.len(),
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::AGAIN) if keep_waiting() => continue,
-                Err(error) => return Err(error.into()),
+            let arrived = match self.receive_some(missing) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && keep_waiting() => continue,
+                outcome => outcome?,
             };
             if arrived == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -239,11 +246,35 @@ impl Channel {
             if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
                 return Err(std::io::ErrorKind::TimedOut.into());
             }
-            let length = self.received.len() + arrived;
-            // SAFETY: recv has initialised the first `arrived` bytes of the spare capacity.
-            unsafe { self.received.set_len(length) };
         }
         Ok(())
+    }
+
+    /// Receives what the socket has, for `missing` bytes of a frame. Returns the number of bytes, 0 at the end of the
+    /// connection.
+    fn receive_some(&mut self, missing: usize) -> std::io::Result<usize> {
+        if self.stream.session().is_some() {
+            let arrived = receive(&self.stream, self.inbox.buffer())?;
+            self.received.reserve(missing.max(arrived));
+            return Ok(if self.decrypt()? { arrived } else { 0 });
+        }
+        self.received.reserve(missing.max(READ_BYTES_MIN));
+        let spare = self.received.spare_capacity_mut();
+        let ((init, _), _) = rustix::net::recv(&self.stream, spare, rustix::net::RecvFlags::empty())?;
+        let arrived = init.len();
+        let length = self.received.len() + arrived;
+        // SAFETY: recv has initialised the first `arrived` bytes of the spare capacity.
+        unsafe { self.received.set_len(length) };
+        Ok(arrived)
+    }
+
+    /// Decrypts the whole records that were received. False: the other end has closed the connection.
+    fn decrypt(&mut self) -> std::io::Result<bool> {
+        let Self { stream, inbox, received, .. } = self;
+        match stream.session() {
+            Some(session) => session.decrypt(inbox, &mut |plain| received.extend_from_slice(plain)),
+            None => Ok(true),
+        }
     }
 }
 

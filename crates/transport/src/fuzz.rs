@@ -1,19 +1,22 @@
 //! Entry points for the fuzz targets: each side of a conversation, fed with arbitrary bytes.
 
 use crate::client::{ExchangeError, HANDSHAKE_LIMIT, introduce, read_map};
-use crate::endpoint::{Endpoint, Secret, Stream};
+use crate::credentials::Peer;
+use crate::endpoint::Endpoint;
 use crate::frame::{Channel, Purpose};
-use crate::server::{ExpectedProof, Server, Service};
+use crate::server::{Server, Service};
+use crate::stream::Stream;
 use crate::{Remote, frame};
 use bytes::Bytes;
 use hekate_proto::{Malformed, Reply, Request, Result};
+use hekate_tls::Inbox;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::frame::{Accepted, Challenge, Hello};
+pub use crate::frame::{Accepted, Challenge, Hello, PROTOCOL_VERSION};
 
 /// Most bytes of a conversation: a socket buffers them without a reader.
 const CONVERSATION_BYTES_MAX: usize = 64 << 10;
@@ -36,29 +39,25 @@ pub fn take_replies(body: Bytes) -> std::result::Result<Vec<Result<Reply>>, Malf
     frame::take_replies(body)
 }
 
-/// A server receives `bytes` and then the end of the connection.
+/// A server receives `bytes` from a peer and then the end of the connection.
 ///
 /// # Errors
 /// The error that ended the conversation; the fuzz target ignores it.
-pub fn converse_as_server(bytes: &[u8], proof_needed: bool, service: Arc<dyn Service>) -> std::io::Result<()> {
+pub fn converse_as_server(bytes: &[u8], peer: Peer, service: Arc<dyn Service>) -> std::io::Result<()> {
     let (stream, _peer) = stream_of(bytes)?;
     let server = Server::new(service);
-    let expected = proof_needed.then(|| ExpectedProof { secret: secret(), address: ([127, 0, 0, 1], 9).into() });
-    server.shared.converse(Channel::new(stream), expected, &mut || ())
+    server.shared.converse(Channel::new(stream, Inbox::default()), peer)
 }
 
 /// A client receives `bytes` and then the end of the connection. It sends `requests` until an exchange fails.
 ///
 /// # Errors
 /// The error that ended the conversation; the fuzz target ignores it.
-pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]) -> Result<()> {
+pub fn converse_as_client(bytes: &[u8], requests: &[Request]) -> Result<()> {
     let broken = |e| hekate_proto::Error::io("make a pair of sockets", e);
     let (stream, _peer) = stream_of(bytes).map_err(broken)?;
-    let endpoint = match proof_needed {
-        true => Endpoint::Tcp(([127, 0, 0, 1], 9).into(), secret()),
-        false => Endpoint::Unix("/nowhere".into()),
-    };
-    let mut channel = Channel::new(stream);
+    let endpoint = Endpoint::Unix("/nowhere".into());
+    let mut channel = Channel::new(stream, Inbox::default());
     let accepted = introduce(&mut channel, &endpoint, Purpose::Open { volume: "v".into() }, HANDSHAKE_LIMIT)?;
     read_map(&accepted)?;
     let remote = Remote {
@@ -79,15 +78,11 @@ pub fn converse_as_client(bytes: &[u8], proof_needed: bool, requests: &[Request]
     Ok(())
 }
 
-fn secret() -> Secret {
-    Secret(Arc::new([7; 32]))
-}
-
 /// A stream with `bytes` to read, and its other end.
 fn stream_of(bytes: &[u8]) -> std::io::Result<(Stream, UnixStream)> {
     let (ours, mut theirs) = UnixStream::pair()?;
     theirs.write_all(&bytes[..bytes.len().min(CONVERSATION_BYTES_MAX)])?;
     theirs.shutdown(std::net::Shutdown::Write)?;
     set_socket_timeout(&ours, Timeout::Send, Some(SEND_LIMIT))?;
-    Ok((Stream(ours.into()), theirs))
+    Ok((Stream::plain(ours), theirs))
 }

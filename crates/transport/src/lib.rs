@@ -1,5 +1,4 @@
-//! Transport of requests between processes: frames over unix sockets (peer credentials) or loopback TCP (a shared
-//! secret).
+//! Transport of requests between processes: frames over unix sockets (peer credentials) or TCP (mutual TLS 1.3).
 //!
 //! A connection carries one frame at a time in each direction and is used by one thread at a time at each end, so a
 //! request wakes one thread at the server and one at the client (`docs/adr/0003-runtime.md`). A frame holds a batch
@@ -9,7 +8,6 @@
 //! Read in this order: `frame` (encoding), `client` and `server` (the two ends of a connection), `servers` (all
 //! servers of a volume) and `server_pool`, `link` and `peers` (messages between servers).
 
-mod authentication;
 mod client;
 mod connection_limits;
 mod control;
@@ -27,16 +25,17 @@ mod server;
 mod server_pool;
 mod servers;
 mod session_lock;
+mod stream;
 
 pub use client::{Remote, Replies, Welcome};
 pub use control::{Asked, Control, Sent, control};
-pub use credentials::Peer;
-pub use endpoint::{Endpoint, Secret};
+pub use credentials::{Peer, Remote as RemotePeer};
+pub use endpoint::{Endpoint, check_address};
 pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
 pub use local::Local;
 pub use lock_notifications::{Listener, LockNotifications, NotificationSink};
 pub use peers::{Cork, PeerHandler, PeerLinks, Peers};
-pub use server::{Server, Service};
+pub use server::{Door, Server, Service};
 pub use server_pool::ServerPool;
 pub use servers::{Notifications, PendingBatch, Servers};
 pub use session_lock::{SessionLocks, SessionProcess};

@@ -7,10 +7,10 @@
 use crate::client::{Remote, handshake, unavailable};
 use crate::frame::{Channel, FrameKind, HEADER_BYTES, Purpose, malformed, write_header};
 use crate::servers::Notifications;
+use crate::stream::Stream;
 use hekate_proto::{OpId, Result, Wire};
 use parking_lot::Mutex;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{SendFlags, Shutdown, send, shutdown};
+use rustix::net::{SendFlags, send};
 use std::time::Duration;
 
 /// Limit for the handshake and for the first frame.
@@ -26,11 +26,11 @@ pub trait NotificationSink: Send + Sync {
 
 /// The server's end of such a connection.
 #[derive(Debug)]
-pub struct Listener(Mutex<OwnedFd>);
+pub struct Listener(Mutex<Stream>);
 
 impl Listener {
-    pub(crate) fn new(channel: &Channel) -> std::io::Result<Self> {
-        Ok(Self(Mutex::new(channel.stream.as_fd().try_clone_to_owned()?)))
+    pub(crate) fn new(channel: &Channel) -> Self {
+        Self(Mutex::new(channel.stream.clone()))
     }
 
     /// Sends the first frame, which has no op ids.
@@ -44,8 +44,14 @@ impl Listener {
         let length = frame.len() - HEADER_BYTES;
         write_header(&mut frame, length, FrameKind::Notification, 0);
         let stream = self.0.lock();
-        if send(&*stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) != Ok(frame.len()) {
-            let _ = shutdown(&*stream, Shutdown::Both);
+        let mut sealed = Vec::new();
+        let bytes = match stream.session() {
+            None => &frame,
+            Some(session) if session.encrypt(&frame, &mut sealed).is_ok() => &sealed,
+            Some(_) => return stream.shutdown(),
+        };
+        if send(&*stream, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) != Ok(bytes.len()) {
+            stream.shutdown();
         }
     }
 }

@@ -1,19 +1,20 @@
 //! The server's side of a connection: listeners, handshakes, and one thread for each connection, which passes batches
 //! to the [`Service`].
 
-use crate::authentication::{Handshake, Side};
-use crate::connection_limits::ConnectionLimits;
-use crate::credentials::{Peer, local_peer};
-use crate::endpoint::{Endpoint, Secret, Stream};
+use crate::connection_limits::{ConnectionLimits, ConnectionPermit};
+use crate::credentials::{Peer, peer_of};
+use crate::endpoint::Endpoint;
 use crate::frame::*;
 use crate::link::Boot;
 use crate::local::Local;
 use crate::lock_notifications::{Listener, NotificationSink};
 use crate::peers::Peers;
-use bytes::Bytes;
+use crate::stream::Stream;
+use hekate_tls::{Context, Inbox, Side};
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
+use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::panic::AssertUnwindSafe;
@@ -30,6 +31,8 @@ const UNPRIVILEGED_REQUEST_BYTES_MAX: usize = 64 << 10;
 const UNPRIVILEGED_IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Shortest time between two log lines about refused handshakes.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
 /// How long [`Server::stop`] waits for connections and batches to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// Interval at which a stop checks whether they have ended.
@@ -42,7 +45,7 @@ pub trait Service: Send + Sync {
     ///
     /// # Errors
     /// `Denied` if the peer may not use the volume or the session; `SessionEnded` if the session `resume` has ended.
-    fn open(&self, peer: Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)>;
+    fn open(&self, peer: &Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)>;
     /// Executes requests in order and returns a reply for each. After one that fails the rest is `Skipped`.
     fn call(&self, session: SessionId, requests: Vec<Request>) -> Vec<Result<Reply>>;
     /// The session has a new connection on which it is notified of waiting ops that have their replies.
@@ -52,13 +55,14 @@ pub trait Service: Send + Sync {
     /// A connection of the session has closed.
     fn disconnected(&self, session: SessionId);
     /// Executes a request to the control interface, JSON to JSON.
-    fn control(&self, peer: Peer, request: &str) -> String;
-    /// The links for a connection from the process `boot` of another server. The peer has already proved that it is a
+    fn control(&self, peer: &Peer, request: &str) -> String;
+    /// The links for a connection from the process `boot` of another server. The peer has already proved that it is that
     /// server of the cluster.
     ///
     /// # Errors
-    /// `NotSupported` if this process takes no connections from servers; `Unavailable` before its links are started.
-    fn peers(&self, server: ServerId, _boot: Boot) -> Result<Peers> {
+    /// `NotSupported` if this process takes no connections from servers; `Unavailable` before its links are started;
+    /// `Denied` if servers do not connect at this network.
+    fn peers(&self, _peer: &Peer, server: ServerId, _boot: Boot) -> Result<Peers> {
         let what = format!("server {server} connected as a peer, but this server takes no connections of servers");
         Err(Error::NotSupported { what })
     }
@@ -72,8 +76,11 @@ pub struct Server {
 pub(crate) struct Shared {
     pub(crate) service: Arc<dyn Service>,
     listeners: Mutex<Vec<OwnedFd>>,
-    streams: Mutex<std::collections::HashMap<u64, OwnedFd>>,
-    next_stream: AtomicU64,
+    connections: Mutex<HashMap<u64, Connected>>,
+    next_connection: AtomicU64,
+    /// Connections of which it is not known yet who connected, the oldest first.
+    unproved: Mutex<VecDeque<u64>>,
+    refusals: RefusalLog,
     limits: Arc<ConnectionLimits>,
     /// Batches being executed.
     calls: AtomicU64,
@@ -105,8 +112,10 @@ impl Server {
             shared: Arc::new(Shared {
                 service,
                 listeners: Mutex::default(),
-                streams: Mutex::default(),
-                next_stream: AtomicU64::new(0),
+                connections: Mutex::default(),
+                next_connection: AtomicU64::new(0),
+                unproved: Mutex::default(),
+                refusals: RefusalLog::default(),
                 limits: Arc::default(),
                 calls: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
@@ -119,11 +128,12 @@ impl Server {
         Local(self.shared.clone())
     }
 
-    /// Listens at an endpoint from now on. A unix socket file that no process answers is replaced.
+    /// Listens at an endpoint from now on. A unix socket file that no process answers is replaced. Over TCP the address
+    /// is one of this network.
     ///
     /// # Errors
     /// `Unavailable` if the address is in use, `Invalid` if the path of the socket is too long.
-    pub fn listen(&self, endpoint: &Endpoint) -> Result<()> {
+    pub fn listen(&self, endpoint: &Endpoint, network: &str) -> Result<()> {
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AddrInUse => Error::Unavailable {
                 what: format!("{endpoint} is in use; is another `hekate serve` running? `hekate status` shows it"),
@@ -144,18 +154,18 @@ impl Server {
                 // Any user may connect: peer credentials decide what a user may do.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
                 self.keep_listener(&listener).map_err(failed)?;
-                let accept = move || listener.accept().map(|(stream, _)| (Stream(stream.into()), None));
+                let accept = move || listener.accept().map(|(stream, _)| (OwnedFd::from(stream), None));
                 spawn("hekate-accept", move || shared.accept_all(accept))
             }
-            Endpoint::Tcp(address, secret) => {
+            Endpoint::Tcp(address, context) => {
+                context.server_checked()?;
                 let listener = TcpListener::bind(address).map_err(failed)?;
                 self.keep_listener(&listener).map_err(failed)?;
-                let secret = secret.clone();
+                let door = Arc::new(Door { network: network.into(), context: context.clone() });
                 let accept = move || {
-                    let (stream, _) = listener.accept()?;
+                    let (stream, from) = listener.accept()?;
                     stream.set_nodelay(true)?;
-                    let expected = ExpectedProof { secret: secret.clone(), address: stream.local_addr()? };
-                    Ok((Stream(stream.into()), Some(expected)))
+                    Ok((stream.into(), Some((door.clone(), from))))
                 };
                 spawn("hekate-accept", move || shared.accept_all(accept))
             }
@@ -185,11 +195,18 @@ impl Server {
         }
     }
 
+    /// Ends the connections of these peers, and those whose handshake is not over. Returns their number.
+    pub fn end_connections(&self, is_over: &dyn Fn(&Peer) -> bool) -> usize {
+        let all = self.shared.connections.lock();
+        let over = all.values().filter(|connected| connected.peer.as_ref().is_some_and(is_over));
+        over.map(|connected| _ = rustix::net::shutdown(&*connected.socket, rustix::net::Shutdown::Both)).count()
+    }
+
     /// Ends all connections. Batches being executed are finished and answered, as far as that takes less than 10 s.
     pub fn stop(&self) {
         self.close();
-        for stream in self.shared.streams.lock().values() {
-            let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Read);
+        for connected in self.shared.connections.lock().values() {
+            let _ = rustix::net::shutdown(&*connected.socket, rustix::net::Shutdown::Read);
         }
         let begun = Instant::now();
         while self.shared.limits.count() > 0 && begun.elapsed() < STOP_PATIENCE {
@@ -199,11 +216,38 @@ impl Server {
     }
 }
 
-/// What a TCP client must prove: that it knows the secret, and that it connected to the address where it was
-/// accepted.
-pub(crate) struct ExpectedProof {
-    pub secret: Secret,
-    pub address: SocketAddr,
+/// An address for TCP: the network that it is of, and how both ends of a connection check each other.
+#[derive(Debug)]
+pub struct Door {
+    pub network: String,
+    pub context: Arc<Context>,
+}
+
+/// A connection, to end it by.
+struct Connected {
+    socket: Arc<OwnedFd>,
+    /// `None` before the handshake of TLS is over.
+    peer: Option<Peer>,
+}
+
+/// Logs refused handshakes, at most one a second.
+#[derive(Default)]
+struct RefusalLog(Mutex<(Option<Instant>, u64)>);
+
+impl RefusalLog {
+    fn add(&self, from: SocketAddr, door: &Door, error: &std::io::Error) {
+        let mut state = self.0.lock();
+        if state.0.is_some_and(|last| last.elapsed() < REFUSAL_PAUSE) {
+            state.1 += 1;
+            return;
+        }
+        let others = match std::mem::take(&mut state.1) {
+            0 => String::new(),
+            count => format!(" ({count} others since the last line)"),
+        };
+        state.0 = Some(Instant::now());
+        log::warn!("a connection from {from} at network {} was refused: {error}{others}", door.network);
+    }
 }
 
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -212,77 +256,110 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(
 }
 
 impl Shared {
-    fn accept_all(self: &Arc<Self>, accept: impl Fn() -> std::io::Result<(Stream, Option<ExpectedProof>)>) {
+    fn accept_all(self: &Arc<Self>, accept: impl Fn() -> std::io::Result<(OwnedFd, Option<(Arc<Door>, SocketAddr)>)>) {
         while !self.stopping.load(Ordering::SeqCst) {
             match accept() {
-                Ok((stream, expected)) => self.accept(stream, expected),
+                Ok((socket, door)) => self.accept(Arc::new(socket), door),
                 // Out of descriptors, or the client has closed the connection: others can still connect.
                 Err(_) => std::thread::sleep(ACCEPT_PAUSE),
             }
         }
     }
 
-    fn accept(self: &Arc<Self>, stream: Stream, expected: Option<ExpectedProof>) {
-        let local = match expected {
-            None => local_peer(&stream).map(Some),
+    fn accept(self: &Arc<Self>, socket: Arc<OwnedFd>, door: Option<(Arc<Door>, SocketAddr)>) {
+        let plain = Stream::plain_of(socket.clone());
+        let local = match door {
+            None => peer_of(&plain, "").map(Some),
             Some(_) => Ok(None),
         };
-        let permit = local.ok().and_then(|local| self.limits.take(local));
-        let Some(mut permit) = permit.filter(|_| !self.stopping.load(Ordering::SeqCst)) else {
-            return stream.shutdown();
+        if door.is_some() && self.limits.is_full_of_unproved() {
+            // The oldest makes room: an honest client's handshake takes milliseconds.
+            let oldest = self.unproved.lock().pop_front();
+            oldest.into_iter().for_each(|id| self.end(id));
+        }
+        let permit = local.ok().and_then(|local| self.limits.take(local.as_ref()));
+        let Some(permit) = permit.filter(|_| !self.stopping.load(Ordering::SeqCst)) else {
+            return plain.shutdown();
         };
-        let Ok(copy) = stream.0.try_clone() else { return };
-        let id = self.next_stream.fetch_add(1, Ordering::Relaxed);
-        self.streams.lock().insert(id, copy);
+        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        self.connections.lock().insert(id, Connected { socket: socket.clone(), peer: None });
+        if door.is_some() {
+            self.unproved.lock().push_back(id);
+        }
         let shared = self.clone();
         let run = move || {
             // A misbehaving client, or a panic in the code that serves it, ends its own connection only.
-            let mut welcome = || permit.mark_proved();
-            let converse = AssertUnwindSafe(|| shared.converse(Channel::new(stream), expected, &mut welcome));
-            let _ = std::panic::catch_unwind(converse);
-            shared.streams.lock().remove(&id);
+            let serve = AssertUnwindSafe(|| shared.serve(id, socket, door, permit));
+            let _ = std::panic::catch_unwind(serve);
+            shared.connections.lock().remove(&id);
+            shared.unproved.lock().retain(|unproved| *unproved != id);
         };
         if spawn("hekate-conn", run).is_err() {
-            self.streams.lock().remove(&id);
+            self.connections.lock().remove(&id);
+            self.unproved.lock().retain(|unproved| *unproved != id);
         }
     }
 
-    /// Serves one connection until it ends. `welcome` is called once the handshake has succeeded.
-    pub(crate) fn converse(
+    /// Ends a connection.
+    fn end(&self, id: u64) {
+        if let Some(connected) = self.connections.lock().get(&id) {
+            let _ = rustix::net::shutdown(&*connected.socket, rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// Finds out who has connected, and serves the connection until it ends.
+    fn serve(
         &self,
-        mut channel: Channel,
-        expected: Option<ExpectedProof>,
-        welcome: &mut dyn FnMut(),
+        id: u64,
+        socket: Arc<OwnedFd>,
+        door: Option<(Arc<Door>, SocketAddr)>,
+        mut permit: ConnectionPermit,
     ) -> std::io::Result<()> {
+        let (stream, inbox, network) = match &door {
+            None => (Stream::plain_of(socket), Inbox::default(), ""),
+            Some((door, from)) => {
+                let secured = Stream::secured(socket, &door.context, Side::Server, HELLO_LIMIT);
+                let (stream, inbox) = secured.inspect_err(|error| self.refusals.add(*from, door, error))?;
+                (stream, inbox, &door.network[..])
+            }
+        };
+        let peer = peer_of(&stream, network)?;
+        if !permit.prove(&peer) {
+            return Ok(());
+        }
+        self.unproved.lock().retain(|unproved| *unproved != id);
+        if let Some(connected) = self.connections.lock().get_mut(&id) {
+            connected.peer = Some(peer.clone());
+        }
+        self.converse(Channel::new(stream, inbox), peer)
+    }
+
+    /// Serves the connection of a peer until it ends.
+    pub(crate) fn converse(&self, mut channel: Channel, peer: Peer) -> std::io::Result<()> {
         // A connection whose hello is late or too long is closed.
         channel.set_deadline(Some(HELLO_LIMIT))?;
         channel.limit(HELLO_BYTES_MAX);
-        let peer = match &expected {
-            Some(_) => Peer::Secret,
-            None => local_peer(&channel.stream)?,
-        };
-        let Some((purpose, proof)) = greet(&mut channel, expected.as_ref())? else { return Ok(()) };
-        welcome();
+        let Some(purpose) = greet(&mut channel)? else { return Ok(()) };
         channel.set_deadline(None)?;
         channel.limit(FRAME_BYTES_MAX);
         let listens = matches!(purpose, Purpose::Listen { .. });
         let (volume, resume) = match purpose {
             Purpose::Control => {
-                let accepted = Accepted { proof, session: SessionId(0), map: String::new() };
+                let accepted = Accepted { session: SessionId(0), map: String::new() };
                 channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
                 return self.converse_control(channel, peer);
             }
             Purpose::Peer { server, boot, to } => {
                 let origin = PeerOrigin { server, boot };
-                return self.converse_peer(channel, peer, origin, to, proof);
+                return self.converse_peer(channel, peer, origin, to);
             }
             Purpose::Open { volume } => (volume, None),
             Purpose::Resume { volume, session } | Purpose::Listen { volume, session } => (volume, Some(session)),
         };
-        match self.service.open(peer, &volume, resume) {
+        match self.service.open(&peer, &volume, resume) {
             Err(error) => channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(error).put(out)),
             Ok((volume, session, map)) => {
-                let accepted = Accepted { proof, session, map };
+                let accepted = Accepted { session, map };
                 let ended = std::panic::catch_unwind(AssertUnwindSafe(|| {
                     channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
                     match listens {
@@ -323,7 +400,7 @@ impl Shared {
 
     /// Keeps a connection for notifications until the client closes it. The client sends nothing on it.
     fn converse_listening(&self, mut channel: Channel, session: SessionId) -> std::io::Result<()> {
-        let listener = Arc::new(Listener::new(&channel)?);
+        let listener = Arc::new(Listener::new(&channel));
         let sink: Arc<dyn NotificationSink> = listener.clone();
         self.service.listening(session, sink.clone());
         // A waiting op that the client asks about after it has received this first frame is notified on this
@@ -341,13 +418,13 @@ impl Shared {
         peer: Peer,
         from: PeerOrigin,
         to: ServerId,
-        proof: Bytes,
     ) -> std::io::Result<()> {
-        let ours = peer.may_be_server().and_then(|()| self.service.peers(from.server, from.boot));
+        let may = peer.may_be_server(from.server);
+        let ours = may.and_then(|()| self.service.peers(&peer, from.server, from.boot));
         match ours.and_then(|peers| peers.expects(from.server, to).map(|()| peers)) {
             Err(error) => channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(error).put(out)),
             Ok(peers) => {
-                let accepted = Accepted { proof, session: SessionId(0), map: String::new() };
+                let accepted = Accepted { session: SessionId(0), map: String::new() };
                 channel.send(FrameKind::Welcome, 0, |out| Result::Ok(accepted).put(out))?;
                 peers.converse(from.server, channel)
             }
@@ -367,7 +444,7 @@ impl Shared {
                 return Err(malformed("a connection for control has a frame of another kind"));
             }
             let request = String::from_bytes(body).map_err(|e| malformed(e.0))?;
-            let reply = self.service.control(peer, &request);
+            let reply = self.service.control(&peer, &request);
             channel.send(FrameKind::ControlReply, id, |out| reply.put(out))?;
         }
     }
@@ -379,13 +456,9 @@ struct PeerOrigin {
     boot: Boot,
 }
 
-/// Sends the challenge, receives and checks the hello. Returns the purpose and the server's proof, or `None` if the
-/// client was refused with the reason.
-fn greet(channel: &mut Channel, expected: Option<&ExpectedProof>) -> std::io::Result<Option<(Purpose, Bytes)>> {
-    let broken = |e: Error| std::io::Error::other(e);
-    let nonce = random_nonce().map_err(broken)?;
-    let proof_needed = expected.is_some();
-    let challenge = Challenge { version: PROTOCOL_VERSION, nonce: nonce.clone(), proof_needed };
+/// Sends the challenge, receives the hello. Returns the purpose, or `None` if the client was refused with the reason.
+fn greet(channel: &mut Channel) -> std::io::Result<Option<Purpose>> {
+    let challenge = Challenge { version: PROTOCOL_VERSION };
     channel.send(FrameKind::Challenge, 0, |out| challenge.put(out))?;
     let (kind, _, body) = channel.receive()?;
     if kind != FrameKind::Hello {
@@ -402,14 +475,5 @@ fn greet(channel: &mut Channel, expected: Option<&ExpectedProof>) -> std::io::Re
         channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(refused).put(out))?;
         return Ok(None);
     }
-    let hello = Hello::from_bytes(body).map_err(|e| malformed(e.0))?;
-    let Some(ExpectedProof { secret, address }) = expected else { return Ok(Some((hello.purpose, Bytes::new()))) };
-    let handshake = Handshake { address: *address, purpose: &hello.purpose, challenge: &nonce, hello: &hello.nonce };
-    if !handshake.is_proof(secret, Side::Client, &hello.proof).map_err(broken)? {
-        let denied = Error::Denied { what: "the client does not know the cluster's secret".into() };
-        channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(denied).put(out))?;
-        return Ok(None);
-    }
-    let ours = handshake.prove(secret, Side::Server).map_err(broken)?;
-    Ok(Some((hello.purpose, ours)))
+    Hello::from_bytes(body).map(|hello| Some(hello.purpose)).map_err(|e| malformed(e.0))
 }

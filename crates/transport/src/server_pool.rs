@@ -1,7 +1,7 @@
 //! The servers of a volume over the network, as one session's client sees them: one [`Remote`] for each.
 //!
 //! A session uses one kind of endpoint, the kind that it was opened at: over unix sockets it belongs to a user, over
-//! TCP to the holders of the secret. A server refuses a session of another owner.
+//! TCP to the client that a certificate names. A server refuses a session of another owner.
 
 use crate::client::{Remote, Replies, Welcome};
 use crate::endpoint::Endpoint;
@@ -96,8 +96,8 @@ impl ServerPool {
 
     /// The endpoint, if it is of the session's kind.
     fn usable(&self, text: &str) -> Option<Endpoint> {
-        let endpoint = Endpoint::parse(text, self.opened_at.secret()).ok()?;
-        (endpoint.secret().is_some() == self.opened_at.secret().is_some()).then_some(endpoint)
+        let endpoint = Endpoint::parse(text, self.opened_at.context()).ok()?;
+        (endpoint.context().is_some() == self.opened_at.context().is_some()).then_some(endpoint)
     }
 }
 

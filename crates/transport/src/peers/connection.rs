@@ -3,8 +3,8 @@
 use super::Shared;
 use super::peer::Peer;
 use crate::client::{HANDSHAKE_LIMIT, handshake};
-use crate::credentials::local_peer;
-use crate::endpoint::{Endpoint, Stream};
+use crate::credentials::peer_of;
+use crate::endpoint::Endpoint;
 use crate::frame::{Channel, FrameKind, Purpose, malformed};
 use crate::link::Packet;
 use crate::server::spawn;
@@ -33,16 +33,14 @@ pub(super) fn keep_connected(shared: &Arc<Shared>, peer: &Arc<Peer>) {
 fn connect(shared: &Shared, peer: &Peer, endpoint: &Endpoint) -> Result<Channel> {
     let purpose = Purpose::Peer { server: shared.own, boot: shared.boot, to: peer.server };
     let (channel, _) = handshake(endpoint, purpose, HANDSHAKE_LIMIT)?;
-    if let Endpoint::Unix(_) = endpoint {
-        let failed = |e| Error::io(format!("read the peer credentials of {endpoint}"), e);
-        local_peer(&channel.stream).map_err(failed)?.may_be_server()?;
-    }
+    let failed = |e| Error::io(format!("read who answers at {endpoint}"), e);
+    peer_of(&channel.stream, "").map_err(failed)?.may_be_server(peer.server)?;
     Ok(channel)
 }
 
 /// Receives and handles packets until the connection ends.
 pub(super) fn converse(shared: &Arc<Shared>, peer: &Arc<Peer>, mut channel: Channel) -> std::io::Result<()> {
-    let stream = Arc::new(Stream(channel.stream.0.try_clone()?));
+    let stream = channel.stream.clone();
     let wake = Arc::new(Condvar::new());
     let id = peer.connected(shared, stream.clone(), wake.clone());
     let _connected = Connected { peer, id };

@@ -2,8 +2,9 @@
 
 use super::outbox::Outbox;
 use super::{Shared, cork};
-use crate::endpoint::{Endpoint, Stream};
+use crate::endpoint::Endpoint;
 use crate::link::{Ended, Event, Link, Output, Packet};
+use crate::stream::Stream;
 use bytes::Bytes;
 use hekate_proto::ServerId;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -41,7 +42,7 @@ struct State {
 
 struct Connection {
     id: u64,
-    stream: Arc<Stream>,
+    stream: Stream,
     writer: Arc<Condvar>,
 }
 
@@ -109,7 +110,7 @@ impl Peer {
     }
 
     /// A new connection carries the link from now on. Events of the previous one are delivered first. Returns its id.
-    pub fn connected(&self, shared: &Shared, stream: Arc<Stream>, writer: Arc<Condvar>) -> u64 {
+    pub fn connected(&self, shared: &Shared, stream: Stream, writer: Arc<Condvar>) -> u64 {
         let mut delivery = self.delivery.lock();
         self.deliver(shared, &mut delivery);
         let mut state = self.state.lock();

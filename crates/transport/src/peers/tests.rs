@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::credentials::Peer as Client;
-use crate::endpoint::Secret;
 use crate::server::{Server, Service};
 use hekate_proto::{Reply, Request, SessionId, VolumeId};
+use hekate_tls::Context;
+use hekate_tls::testing::TestCluster;
 use parking_lot::{Condvar, Mutex};
 use std::sync::OnceLock;
 
@@ -77,17 +78,17 @@ impl Recorder {
 struct Host(Peers);
 
 impl Service for Host {
-    fn open(&self, _: Client, _: &str, _: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
+    fn open(&self, _: &Client, _: &str, _: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
         Err(Error::NotFound)
     }
     fn call(&self, _: SessionId, _: Vec<Request>) -> Vec<Result<Reply>> {
         Vec::new()
     }
     fn disconnected(&self, _: SessionId) {}
-    fn control(&self, _: Client, request: &str) -> String {
+    fn control(&self, _: &Client, request: &str) -> String {
         request.into()
     }
-    fn peers(&self, _: ServerId, _: Boot) -> Result<Peers> {
+    fn peers(&self, _: &Client, _: ServerId, _: Boot) -> Result<Peers> {
         Ok(self.0.clone())
     }
 }
@@ -112,7 +113,7 @@ impl Node {
         let peers = Peers::start(number, Boot(boot), settings, recorder.clone()).unwrap();
         assert!(recorder.peers.set(peers.clone()).is_ok());
         let server = Server::new(Arc::new(Host(peers.clone())));
-        server.listen(endpoint).unwrap();
+        server.listen(&as_server(endpoint, number.0), "back").unwrap();
         Self { number, peers, recorder, server, endpoint: endpoint.clone() }
     }
 
@@ -122,7 +123,7 @@ impl Node {
     }
 
     fn meet(&self, other: u32, endpoint: &Endpoint) {
-        self.peers.set_address(ServerId(other), endpoint.clone()).unwrap();
+        self.peers.set_address(ServerId(other), as_server(endpoint, self.number.0)).unwrap();
     }
 
     fn wait_up(&self, other: u32, boot: u64) {
@@ -150,13 +151,28 @@ impl Drop for Node {
     }
 }
 
-fn secret(byte: u8) -> Secret {
-    Secret(Arc::new([byte; 32]))
+static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
+
+/// Contexts of servers of one cluster. A certificate of any of them is valid as that of its number only.
+fn context(server: u32) -> Arc<Context> {
+    CLUSTER.get_or_init(|| TestCluster::create("c1").unwrap()).server(server).unwrap()
+}
+
+fn client_context() -> Arc<Context> {
+    CLUSTER.get_or_init(|| TestCluster::create("c1").unwrap()).client("web").unwrap()
+}
+
+/// The same address, as this server reaches it.
+fn as_server(endpoint: &Endpoint, server: u32) -> Endpoint {
+    match endpoint {
+        Endpoint::Unix(path) => Endpoint::Unix(path.clone()),
+        Endpoint::Tcp(address, _) => Endpoint::Tcp(address.clone(), context(server)),
+    }
 }
 
 /// A new endpoint of each kind.
 fn endpoints(test: &str) -> [Endpoint; 2] {
-    [unix(test, 1), tcp(1)]
+    [unix(test, 1), tcp()]
 }
 
 fn unix(test: &str, number: u32) -> Endpoint {
@@ -165,9 +181,9 @@ fn unix(test: &str, number: u32) -> Endpoint {
     Endpoint::Unix(path)
 }
 
-fn tcp(secret_byte: u8) -> Endpoint {
+fn tcp() -> Endpoint {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    Endpoint::Tcp(free, secret(secret_byte))
+    Endpoint::Tcp(free.to_string(), context(1))
 }
 
 /// Two servers whose link is up; server 2 connects to server 1.

@@ -75,28 +75,48 @@ fn a_server_that_restarts_is_down_and_up_again() {
 }
 
 #[test]
-fn a_stranger_without_the_secret_is_refused() {
-    let endpoint = tcp(1);
+fn a_server_of_another_cluster_a_client_and_another_server_are_refused() {
+    let endpoint = tcp();
     let one = Node::start(1, 11, &endpoint);
     let Endpoint::Tcp(address, _) = endpoint else { unreachable!() };
-    let stranger = Endpoint::Tcp(address, secret(2));
-    let purpose = Purpose::Peer { server: ServerId(2), boot: Boot(1), to: ServerId(1) };
-    assert!(matches!(handshake(&stranger, purpose, HANDSHAKE_LIMIT).map(|_| ()), Err(Error::Denied { .. })));
-    let two = Node::start(2, 22, &unix("stranger", 2));
-    two.meet(1, &stranger);
+    let purpose = || Purpose::Peer { server: ServerId(2), boot: Boot(1), to: ServerId(1) };
+    let ours = TestCluster::create("c1").unwrap();
+    let contexts = [
+        ("another cluster", TestCluster::create("c2").unwrap().server(2).unwrap()),
+        ("a cluster of the same name", ours.server(2).unwrap()),
+        ("another server", context(3)),
+        ("a client", client_context()),
+        ("nobody", Arc::new(Context::joining("00").unwrap())),
+    ];
+    for (what, shown) in contexts {
+        let stranger = Endpoint::Tcp(address.clone(), shown);
+        let refused = handshake(&stranger, purpose(), HANDSHAKE_LIMIT).map(|_| ());
+        assert!(matches!(refused, Err(Error::Denied { .. })), "{what}: {refused:?}");
+    }
+    assert!(handshake(&Endpoint::Tcp(address, context(2)), purpose(), HANDSHAKE_LIMIT).is_ok());
+    assert_eq!(one.recorder.heard.lock().len(), 0, "no link is up");
+}
+
+/// A server that answers at the address of another one gets no messages for it.
+#[test]
+fn a_server_at_the_address_of_another_is_refused() {
+    let endpoint = tcp();
+    let one = Node::start(1, 11, &endpoint);
+    let three = Node::start(3, 33, &unix("address", 3));
+    // Server 3 looks for server 2 there.
+    three.meet(2, &endpoint);
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(one.recorder.heard.lock().len() + two.recorder.heard.lock().len(), 0);
+    assert_eq!(one.recorder.heard.lock().len() + three.recorder.heard.lock().len(), 0);
 }
 
 #[test]
 fn another_user_is_no_server() {
     let own = rustix::process::geteuid().as_raw();
     for uid in [0, own] {
-        assert!(Client::Local { uid }.may_be_server().is_ok());
+        assert!(Client::Local { uid }.may_be_server(ServerId(1)).is_ok());
     }
-    let denied = Client::Local { uid: own + 1 }.may_be_server();
+    let denied = Client::Local { uid: own + 1 }.may_be_server(ServerId(1));
     assert!(matches!(denied, Err(Error::Denied { .. })));
-    assert!(Client::Secret.may_be_server().is_ok());
 }
 
 #[test]
