@@ -18,6 +18,6 @@ pub mod views;
 pub use coordinator::{Coordinator, EmbeddedCoordinator, LEASE, Listing, Outcome, Revision, Watched};
 pub use records::{
     AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, RingRecord, RingWish, ServerInfo, SessionInfo,
-    ViewRecord, VolumeInfo, check_openings,
+    SessionOwner, ViewRecord, VolumeInfo, check_openings,
 };
-pub use registry::Registry;
+pub use registry::{AuthorityInfo, ClientCertificate, ClientInfo, Registry, TokenInfo};

@@ -20,8 +20,11 @@ pub struct ServerInfo {
     pub server: ServerId,
     /// Its name for people.
     pub name: String,
-    /// Its endpoints, `unix:PATH` and `tcp:ADDRESS:PORT`. Empty until it has run for the first time.
+    /// Its endpoints, `unix:PATH` and `tcp:HOST:PORT`. Empty until it has run for the first time.
     pub endpoints: Vec<String>,
+    /// The network of each endpoint over TCP.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub networks: BTreeMap<String, String>,
     /// Number of times that it has announced its endpoints.
     #[serde(default)]
     pub announced: u64,
@@ -30,7 +33,8 @@ pub struct ServerInfo {
 impl ServerInfo {
     /// The record of a server that has never announced its endpoints.
     pub fn new(server: ServerId) -> Self {
-        Self { server, name: Self::name_of(server), endpoints: Vec::new(), announced: 0 }
+        let (endpoints, networks) = Default::default();
+        Self { server, name: Self::name_of(server), endpoints, networks, announced: 0 }
     }
 
     /// The name that a server gets. It is unique, as its number is.
@@ -301,12 +305,22 @@ fn one() -> u32 {
 pub struct SessionInfo {
     pub session: SessionId,
     pub volume: VolumeId,
-    /// The user id that the kernel reported for the client's Unix socket. `None`: a client that proved that it has the
-    /// cluster's secret.
-    pub uid: Option<u32>,
+    pub owner: SessionOwner,
     /// The server where it was opened, which expires it.
     #[serde(default = "first")]
     pub server: ServerId,
+}
+
+/// Who opened a session, and alone may use it.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, Hash)]
+#[serde(rename_all = "kebab-case")]
+pub enum SessionOwner {
+    /// A process of the server's machine with this user id, as the kernel reports it.
+    Uid(u32),
+    /// The client that its certificate names.
+    Client(String),
+    /// A server, as its certificate names it: it reads a volume for its own machine.
+    Server(ServerId),
 }
 
 /// Record `/lost-blocks` or `/lost-blocks/NUMBER`.

@@ -8,6 +8,7 @@
 //! A method that fails with `Unavailable` may have made its change, or the change may be made later. Calling it again
 //! does no harm.
 
+mod access;
 mod attempts;
 mod rings;
 mod servers;
@@ -16,6 +17,7 @@ mod tests;
 
 use crate::coordinator::{Coordinator, Expect, Write};
 use crate::records::*;
+pub use access::{AuthorityInfo, ClientCertificate, ClientInfo, TokenInfo};
 use attempts::Attempts;
 use hekate_proto::*;
 use serde::Serialize;
@@ -23,7 +25,7 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
 /// Version of all records. A program refuses records of another version.
-pub const RECORDS_VERSION: u32 = 3;
+pub const RECORDS_VERSION: u32 = 4;
 
 const VERSION_KEY: &str = "/version";
 
@@ -260,13 +262,13 @@ impl Registry {
 
     /// Records a new session of a volume. `uid`: its user; `None` for a client that proved the secret. If the outcome
     /// of an attempt is unknown, an unused session may remain, which this server expires.
-    pub fn begin_session(&self, volume: VolumeId, uid: Option<u32>) -> Result<SessionId> {
+    pub fn begin_session(&self, volume: VolumeId, owner: &SessionOwner) -> Result<SessionId> {
         let mut attempts = Attempts::default();
         loop {
             let counter = self.counter("sessions")?;
             let session = SessionId(counter.next);
             let key = session_key(session);
-            let record = text(&SessionInfo { session, volume, uid, server: self.server })?;
+            let record = text(&SessionInfo { session, volume, owner: owner.clone(), server: self.server })?;
             let writes = [counter.write(), (&key[..], Some(&record[..]))];
             if attempts.is_written(self.coordinator.transact(&[counter.expect()], &writes))? {
                 return Ok(session);

@@ -9,6 +9,7 @@
 //! know, and a field that the sender does not know has its default, so servers of two versions understand each other
 //! while a cluster is upgraded.
 
+pub mod access;
 pub mod brick;
 pub mod healing;
 pub mod location;
@@ -18,6 +19,9 @@ mod request;
 pub mod status;
 pub mod volume;
 
+pub use access::{
+    CaRotate, CaShow, ClientCreate, ClientList, ClientRenew, ClientRevoke, Enroll, RotationStep, TokenCreate,
+};
 pub use hekate_proto::map::Domain;
 pub use request::*;
 

@@ -1,5 +1,6 @@
 //! Requests of programs for people.
 
+use crate::access::*;
 use crate::brick::{BrickRecord, BrickRemoved, BrickReplaced, BrickStatus, ScrubBegun};
 use crate::healing::{HealingStatus, MissingFiles, ProofsBegun};
 use crate::location::WhereReply;
@@ -59,6 +60,22 @@ pub enum ControlRequest {
     SlowOps(SlowOps),
     /// See [`Metrics`].
     Metrics(Metrics),
+    /// See [`TokenCreate`].
+    TokenCreate(TokenCreate),
+    /// See [`Enroll`].
+    Enroll(Enroll),
+    /// See [`ClientCreate`].
+    ClientCreate(ClientCreate),
+    /// See [`ClientRenew`].
+    ClientRenew(ClientRenew),
+    /// See [`ClientRevoke`].
+    ClientRevoke(ClientRevoke),
+    /// See [`ClientList`].
+    ClientList(ClientList),
+    /// See [`CaShow`].
+    CaShow(CaShow),
+    /// See [`CaRotate`].
+    CaRotate(CaRotate),
     /// See [`Stop`].
     Stop(Stop),
 }

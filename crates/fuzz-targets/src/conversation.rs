@@ -4,10 +4,10 @@ use crate::allocation::bounded;
 use crate::values::{FIXED_BYTES, replies, requests, value};
 use bytes::Bytes;
 use hekate_proto::*;
+use hekate_tls::Holder;
 use hekate_transport::fuzz::{
     Accepted, Challenge, Hello, PROTOCOL_VERSION, converse_as_client, converse_as_server, take_replies, take_requests,
 };
-use hekate_tls::Holder;
 use hekate_transport::{FRAME_BYTES_MAX, Peer, RemotePeer, Service};
 use std::sync::Arc;
 
@@ -110,9 +110,7 @@ pub fn server_seeds() -> Vec<Vec<u8>> {
 
 /// The peers of the fuzzed conversations.
 fn peer(number: u8) -> Peer {
-    let remote = |holder| {
-        Peer::Remote(RemotePeer { holder, serial: "01".into(), network: "front".into() })
-    };
+    let remote = |holder| Peer::Remote(RemotePeer { holder, serial: "01".into(), network: "front".into() });
     match number % 4 {
         0 => Peer::Local { uid: 0 },
         1 => remote(None),

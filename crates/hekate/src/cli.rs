@@ -1,5 +1,6 @@
 //! The command line: nouns, verbs, options, and their help.
 
+mod access;
 pub mod address;
 mod brick;
 mod documentation;
@@ -11,6 +12,8 @@ mod scrub;
 #[cfg(feature = "variation")]
 mod variation;
 
+pub use access::{Ca, Client, ClientCreate, ClientRenew, Rotate, Token, TokenCreate};
+pub use address::Listen;
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickReplace, BrickScrub};
 pub use documentation::Shell;
 pub use heal::Heal;
@@ -42,9 +45,15 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
-    /// The server to talk to: ADDRESS:PORT or unix:PATH [env: HEKATE_SERVER] [default: the one of this machine].
+    /// The server to talk to: HOST:PORT or unix:PATH; several, separated by commas, are tried in order [env:
+    /// HEKATE_SERVER] [default: those of the credential, or the one of this machine].
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub server: Option<String>,
+
+    /// The credential to show over TCP, a file of `hekate client create` [env: HEKATE_CREDENTIAL] [default: that of
+    /// this machine's server].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub credential: Option<PathBuf>,
 
     #[command(subcommand)]
     pub command: Command,
@@ -78,6 +87,7 @@ impl Cli {
     pub fn with_environment(mut self) -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         self.state = self.state.or_else(|| variable("HEKATE_STATE").map(PathBuf::from));
+        self.credential = self.credential.or_else(|| variable("HEKATE_CREDENTIAL").map(PathBuf::from));
         self.server =
             self.server.or_else(|| variable("HEKATE_SERVER").map(|value| value.to_string_lossy().into_owned()));
         self
@@ -129,8 +139,17 @@ pub enum Command {
     #[command(after_help = COORDINATOR_EXAMPLES)]
     Coordinator(CoordinatorOptions),
     /// Run the server.
-    #[command(after_help = "Example: hekate serve --detach")]
+    #[command(after_help = SERVE_EXAMPLES)]
     Serve(Serve),
+    /// Invitations of servers.
+    #[command(subcommand)]
+    Token(Token),
+    /// Clients of other machines, and their credentials.
+    #[command(subcommand)]
+    Client(Client),
+    /// The cluster's authority, which signs certificates.
+    #[command(subcommand)]
+    Ca(Ca),
     /// Stop the server in order: it answers the ops in progress and completes a checkpoint of every brick.
     #[command(after_help = "Example: hekate stop && hekate serve --detach")]
     Stop,
@@ -198,6 +217,12 @@ pub enum Command {
     },
 }
 
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  hekate serve --detach                                   for this machine only
+  hekate serve --detach --listen 0.0.0.0:7100             for other machines too, with TLS
+  hekate serve --listen front=0.0.0.0:7100 --listen back=10.1.0.5:7101";
+
 const STATUS_EXAMPLES: &str = "\
 Examples:
   hekate status
@@ -241,26 +266,23 @@ pub struct Init {
     /// Size of each brick's journal, in MiB.
     #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
     pub journal: u64,
-    /// Keep the cluster's records at the coordinator that answers there (`hekate coordinator`): ADDRESS:PORT or
-    /// unix:PATH.
-    #[arg(long, value_name = "ADDRESS", requires = "secret_file")]
+    /// Keep the cluster's records at a coordinator (`hekate coordinator`): its token, or unix:PATH on its own machine.
+    #[arg(long, value_name = "TOKEN")]
     pub coordinator: Option<String>,
-    /// The coordinator's secret: the file `secret` in its state directory.
-    #[arg(long, value_name = "FILE", requires = "coordinator")]
-    pub secret_file: Option<PathBuf>,
 }
 
 const COORDINATOR_EXAMPLES: &str = "\
-A coordinator, with a state directory of its own; it makes the cluster's secret there when it runs for the first time:
-  hekate --state /srv/c coordinator --detach --listen 127.0.0.1:7000
-A cluster whose records rest there, and further servers of it:
-  hekate --state /srv/a init --coordinator 127.0.0.1:7000 --secret-file /srv/c/secret --brick /srv/disk1
-  hekate --state /srv/b join 127.0.0.1:7000 --secret-file /srv/c/secret --brick /srv/disk2
+A coordinator, with a state directory of its own, and an invitation for the machine of the first server:
+  hekate --state /srv/c coordinator --detach --listen 10.0.0.9:7000
+  hekate --state /srv/c token create
+A cluster whose records rest there, and further servers of it, each with a token of its own:
+  hekate init --coordinator TOKEN --brick /srv/disk1
+  hekate join TOKEN --brick /srv/disk2
 `hekate --state /srv/c stop` ends it. Nobody is served for longer than three seconds without it.";
 
 #[derive(Args, Debug)]
 pub struct CoordinatorOptions {
-    /// Listen on a loopback address as well, for servers that know the cluster's secret.
+    /// Listen at this address, with TLS, for servers of other machines.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
     pub listen: Option<SocketAddr>,
     /// Run in the background once it answers.
@@ -269,19 +291,19 @@ pub struct CoordinatorOptions {
 }
 
 const JOIN_EXAMPLES: &str = "\
-The first server, here with --state /srv/a, listens where others reach it:
-  hekate --state /srv/a serve --detach --listen 127.0.0.1:7100
-A second one, with a state directory of its own:
-  hekate --state /srv/b join 127.0.0.1:7100 --secret-file /srv/a/secret --brick /srv/disk3
-  hekate --state /srv/b serve --detach --listen 127.0.0.1:7200";
+The first server listens where others reach it, and makes an invitation:
+  hekate serve --detach --listen 10.0.0.1:7100
+  hekate token create
+On the second machine:
+  hekate join TOKEN --brick /srv/disk3
+  hekate serve --detach --listen 10.0.0.2:7100
+A second server on one machine needs no token: hekate --state /srv/b join unix:/run/hekate/server.sock --brick DIR";
 
 #[derive(Args, Debug)]
 pub struct Join {
-    /// Where a server of the cluster, or its coordinator, answers: ADDRESS:PORT or unix:PATH.
-    pub address: String,
-    /// The cluster's secret: the file `secret` in the state directory of one of its servers.
-    #[arg(long, value_name = "FILE")]
-    pub secret_file: PathBuf,
+    /// The line that `hekate token create` prints; or unix:PATH, the socket of a server or coordinator of this machine.
+    #[arg(value_name = "TOKEN")]
+    pub invitation: String,
     /// An empty directory on a disk of its own; name it once for each brick.
     #[arg(long = "brick", required = true, value_name = "DIR")]
     pub bricks: Vec<PathBuf>,
@@ -295,16 +317,19 @@ pub struct Join {
 
 #[derive(Args, Debug)]
 pub struct Serve {
-    /// Listen on a loopback address as well, for clients that know the cluster's secret.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
-    pub listen: Option<SocketAddr>,
-    /// Join the cluster whose first server or coordinator answers there. A server that has joined it already uses that
-    /// address of the coordinator from now on.
-    #[arg(long, value_name = "ADDRESS")]
+    /// Listen at this address, with TLS, for clients and servers of other machines; may be given again, for further
+    /// networks. The network `back` is for servers among themselves, every other one for clients [default network:
+    /// front].
+    #[arg(long, value_name = "[NETWORK=]ADDRESS:PORT", value_parser = address::listen)]
+    pub listen: Vec<Listen>,
+    /// Where others reach this server, if not at the address of --listen: behind address translation, or by a name; may
+    /// be given again.
+    #[arg(long, value_name = "[NETWORK=]HOST:PORT", value_parser = address::advertise)]
+    pub advertise: Vec<Listen>,
+    /// Join a cluster with this token (or unix:PATH), unless this server is a member of it already. A member takes the
+    /// address of its coordinator here: HOST:PORT or unix:PATH.
+    #[arg(long, value_name = "TOKEN")]
     pub join: Option<String>,
-    /// To join: the cluster's secret.
-    #[arg(long, value_name = "FILE", requires = "join")]
-    pub secret_file: Option<PathBuf>,
     /// To join: an empty directory for a brick; may be given again.
     #[arg(long = "brick", value_name = "DIR", requires = "join")]
     pub bricks: Vec<PathBuf>,

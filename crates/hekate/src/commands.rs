@@ -1,6 +1,8 @@
 //! What each command does.
 
 mod brick;
+mod ca;
+mod client;
 mod completion;
 mod control;
 mod coordinator;
@@ -24,7 +26,7 @@ mod variation;
 mod volume;
 mod where_is;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Token};
 use crate::failure::Failure;
 
 /// Runs the command.
@@ -38,6 +40,9 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Join(options) => join::join(cli, options),
         Command::Coordinator(options) => coordinator::coordinator(cli, options),
         Command::Serve(options) => serve::serve(cli, options),
+        Command::Token(Token::Create(options)) => ca::create_token(cli, options),
+        Command::Client(command) => client::client(cli, command),
+        Command::Ca(command) => ca::ca(cli, command),
         Command::Stop => stop::stop(cli),
         Command::Status(options) => status::status(cli, options),
         Command::Metrics => status::metrics(cli),

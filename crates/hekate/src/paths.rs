@@ -3,11 +3,14 @@
 use crate::cli::{Cli, address, line_with};
 use crate::failure::Failure;
 use hekate_proto::Error;
+use hekate_server::Keys;
 use hekate_server::state_directory::{coordinator_file, is_coordinator, is_member};
-use hekate_transport::{Endpoint, Secret};
+use hekate_tls::{Context, Credential};
+use hekate_transport::Endpoint;
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const STATE_DIRECTORY: &str = "/var/lib/hekate";
 const RUN_DIRECTORY: &str = "/run/hekate";
@@ -20,11 +23,13 @@ const FOR_ALL: u32 = 0o755;
 pub struct Paths {
     pub state: PathBuf,
     pub socket: PathBuf,
+    /// The credential that the user names.
+    pub credential: Option<PathBuf>,
 }
 
 impl Paths {
     pub fn of(cli: &Cli) -> Result<Self, Failure> {
-        Self::at(cli.state.as_deref())
+        Ok(Self { credential: cli.credential.clone(), ..Self::at(cli.state.as_deref())? })
     }
 
     /// The files for this state directory, or for the default one.
@@ -36,17 +41,18 @@ impl Paths {
         if let Some(state) = state {
             let state = std::path::absolute(state)
                 .map_err(|e| Failure::usage(format!("the state directory {}: {e}", state.display())))?;
-            return Ok(Self { socket: state.join(SOCKET_NAME), state });
+            return Ok(Self { socket: state.join(SOCKET_NAME), state, credential: None });
         }
         if rustix::process::geteuid().is_root() {
-            return Ok(Self { state: STATE_DIRECTORY.into(), socket: Path::new(RUN_DIRECTORY).join(SOCKET_NAME) });
+            let (state, socket) = (STATE_DIRECTORY.into(), Path::new(RUN_DIRECTORY).join(SOCKET_NAME));
+            return Ok(Self { state, socket, credential: None });
         }
         let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state = variable("XDG_STATE_HOME").or(variable("HOME").map(|home| home.join(".local/state")));
         let state = state.ok_or_else(|| Failure::usage("neither HOME nor XDG_STATE_HOME is set; name --state DIR"))?;
         let state = state.join("hekate");
         let run = variable("XDG_RUNTIME_DIR").map_or(state.clone(), |run| run.join("hekate"));
-        Ok(Self { socket: run.join(SOCKET_NAME), state })
+        Ok(Self { socket: run.join(SOCKET_NAME), state, credential: None })
     }
 
     /// Makes the state directory, for its owner alone. An existing one stays as it is.
@@ -80,10 +86,6 @@ impl Paths {
         coordinator_file(&self.state)
     }
 
-    pub fn secret(&self) -> PathBuf {
-        self.state.join("secret")
-    }
-
     pub fn log(&self, name: &str) -> PathBuf {
         self.state.join(format!("{name}.log"))
     }
@@ -113,26 +115,45 @@ pub fn plain_path(path: &Path) -> std::io::Result<PathBuf> {
     Ok(if missing.as_os_str().is_empty() { found } else { found.join(missing) })
 }
 
-/// The endpoint of a server by its address, or of the server with these paths.
+/// The endpoints of a server, or of several, which are tried in order: by their addresses, by the credential that the
+/// user names, or of the server with these paths.
 ///
 /// # Errors
 ///
-/// The address is malformed, or the state directory lacks the secret that TCP needs.
-pub fn endpoint_of(paths: &Paths, server: Option<&str>) -> Result<Endpoint, Failure> {
-    let Some(server) = server else { return Ok(Endpoint::Unix(paths.socket.clone())) };
-    let server = address::server(server).map_err(Failure::usage)?;
-    let secret = if server.starts_with("tcp:") { Some(secret_for(paths, &server)?) } else { None };
-    Ok(Endpoint::parse(&server, secret.as_ref())?)
+/// An address is malformed, or there is no credential, which TCP needs.
+pub fn endpoints_of(paths: &Paths, server: Option<&str>) -> Result<Vec<Endpoint>, Failure> {
+    let Some(servers) = server else {
+        let Some(file) = &paths.credential else { return Ok(vec![Endpoint::Unix(paths.socket.clone())]) };
+        let credential = Credential::read(file)?;
+        let servers = credential.servers.clone();
+        if servers.is_empty() {
+            return Err(Failure::usage(format!("{} names no server; name one with --server", file.display())));
+        }
+        let context = Arc::new(Context::of(credential)?);
+        return Ok(servers.into_iter().map(|address| Endpoint::Tcp(address, context.clone())).collect());
+    };
+    let mut context = None;
+    let mut endpoints = Vec::new();
+    for server in servers.split(',') {
+        let server = address::server(server.trim()).map_err(Failure::usage)?;
+        if server.starts_with("tcp:") && context.is_none() {
+            context = Some(context_for(paths, &server)?);
+        }
+        endpoints.push(Endpoint::parse(&server, context.as_ref())?);
+    }
+    Ok(endpoints)
 }
 
-/// The secret that TCP needs.
-fn secret_for(paths: &Paths, server: &str) -> Result<Secret, Failure> {
-    Secret::read(&paths.secret()).map_err(|error| {
-        let failure = Failure::from(error);
-        let fix = "over TCP a command needs the cluster's secret: name a state directory that has it with --state DIR (a copy of \
-                   the file `secret` of a server is enough)";
-        Failure { text: format!("{server}: {}; {fix}", failure.text), ..failure }
-    })
+/// The credential that the user names, or that of this machine's server.
+fn context_for(paths: &Paths, server: &str) -> Result<Arc<Context>, Failure> {
+    if let Some(file) = &paths.credential {
+        return Ok(Arc::new(Context::of(Credential::read(file)?)?));
+    }
+    if !Keys::exist(&paths.state) {
+        let fix = "name one with --credential FILE; `hekate client create` makes it, on a server";
+        return Err(Failure::usage(format!("{server}: over TCP a command needs a credential: {fix}")));
+    }
+    Ok(Keys::read(&paths.state)?.context().clone())
 }
 
 /// The failure for a server that does not answer, with the fix. `state`, `server`: as the user gave them; `what`: the

@@ -8,8 +8,10 @@
 //! | `servers` | asks all servers for their reports, and puts them together |
 //! | `volumes`, `bricks`, `partitions` | their rows, and changes to them |
 //! | `heal`, `scrub` | progress of healing, proofs and scrubs, and orders to begin them |
+//! | `access` | invitations, clients, the cluster's authority |
 //! | `coordinator` | reads and writes of the coordinator |
 
+pub(crate) mod access;
 pub(crate) mod bricks;
 pub(crate) mod coordinator;
 mod heal;
@@ -23,6 +25,7 @@ mod volumes;
 pub(crate) use report::own_report;
 pub(crate) use servers::ask as ask_server;
 
+use crate::hosting::access::uid_of;
 use crate::hosting::bricks as hosted;
 use crate::hosting::node::Node;
 use crate::maintenance::repair;
@@ -37,8 +40,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// Answers the text of a request with the text of its reply.
-pub fn answer(node: &Node, peer: Peer, request: &str) -> String {
-    reply(allowed(peer, request).and_then(|request| match request {
+pub fn answer(node: &Node, peer: &Peer, request: &str) -> String {
+    let request = parse(request).and_then(|request| node.cluster.access.may_ask(peer, &request).map(|()| request));
+    reply(request.and_then(|request| match request {
         Request::Control(request) => act(node, peer, request),
         Request::Peer(request) => act_for_peer(node, request),
     }))
@@ -48,13 +52,9 @@ pub fn answer(node: &Node, peer: Peer, request: &str) -> String {
 ///
 /// # Errors
 ///
-/// `Invalid`: the text is no request. `Denied`: the peer may not send it.
-pub(crate) fn allowed(peer: Peer, request: &str) -> Result<Request> {
-    let request = Request::parse(request).map_err(|e| Error::invalid(format!("a control request: {e}")))?;
-    if !request.is_open_to_all() {
-        check_administrator(peer)?;
-    }
-    Ok(request)
+/// `Invalid`: the text is no request.
+pub(crate) fn parse(request: &str) -> Result<Request> {
+    Request::parse(request).map_err(|e| Error::invalid(format!("a control request: {e}")))
 }
 
 /// The text of a reply.
@@ -66,7 +66,7 @@ pub(crate) fn reply(outcome: Result<Value>) -> String {
     serde_json::to_string(&reply).unwrap_or_else(|error| format!("{{\"error\":{{\"text\":\"{error}\",\"exit\":70}}}}"))
 }
 
-fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
+fn act(node: &Node, peer: &Peer, request: ControlRequest) -> Result<Value> {
     use hekate_control as calls;
     match request {
         ControlRequest::Status(_) => encode::<calls::Status>(status::of_cluster(node)),
@@ -108,6 +108,21 @@ fn act(node: &Node, peer: Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::Where(call) => encode::<calls::Where>(where_is(node, &call)),
         ControlRequest::SlowOps(_) => encode::<calls::SlowOps>(Ok(node.statistics.ops().slow_ops())),
         ControlRequest::Metrics(_) => encode::<calls::Metrics>(Ok(MetricsPage { text: metrics::page(node) })),
+        ControlRequest::TokenCreate(_)
+        | ControlRequest::Enroll(_)
+        | ControlRequest::ClientCreate(_)
+        | ControlRequest::ClientRenew(_)
+        | ControlRequest::ClientRevoke(_)
+        | ControlRequest::ClientList(_)
+        | ControlRequest::CaShow(_)
+        | ControlRequest::CaRotate(_) => {
+            let changes = !matches!(request, ControlRequest::ClientList(_) | ControlRequest::CaShow(_));
+            let reply = access::act(&access::desk(node)?, peer, request, true);
+            if changes {
+                node.wake_records();
+            }
+            reply
+        }
         ControlRequest::Stop(_) => {
             node.ask_to_stop();
             encode::<calls::Stop>(Ok(status::stopping()))
@@ -138,7 +153,7 @@ fn act_for_peer(node: &Node, request: PeerRequest) -> Result<Value> {
     }
 }
 
-fn encode<C: ControlCall>(reply: Result<C::Reply>) -> Result<Value> {
+pub(crate) fn encode<C: ControlCall>(reply: Result<C::Reply>) -> Result<Value> {
     json(&reply?)
 }
 
@@ -153,23 +168,4 @@ fn encode_for_peer<C: PeerCall>(node: &Node, reply: Result<C::Reply>) -> Result<
 /// `Bug`: the value has no JSON form.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<Value> {
     serde_json::to_value(value).map_err(|e| Error::bug(e.to_string()))
-}
-
-/// A peer that knows the secret acts as the server's own user.
-fn uid_of(peer: Peer) -> u32 {
-    match peer {
-        Peer::Secret => rustix::process::geteuid().as_raw(),
-        Peer::Local { uid } => uid,
-    }
-}
-
-/// Root and the server's own user may change the cluster.
-fn check_administrator(peer: Peer) -> Result<()> {
-    let own = rustix::process::geteuid().as_raw();
-    match uid_of(peer) {
-        uid if uid == 0 || uid == own => Ok(()),
-        uid => Err(Error::Denied {
-            what: format!("user {uid} may only read the state; changes of the cluster need root or user {own} (sudo)"),
-        }),
-    }
 }

@@ -3,7 +3,9 @@
 //! | file | what it does | a bug here shows as |
 //! |---|---|---|
 //! | `node` | the parts of a server; how it starts and stops | a server that does not stop |
-//! | `service` | opens volumes for clients: who may use which | a user who is refused, or let in |
+//! | `access` | what a peer may do | a user or client who is refused, or let in |
+//! | `keys`, `authority` | the credential of this server; issues those of others | a certificate that nobody accepts |
+//! | `service` | opens volumes for clients | |
 //! | `start` | reads the records, brings the replicas into step | a server that does not start; replicas that differ |
 //! | `cluster_access` | the records of the cluster, the addresses of its servers | a server of another cluster |
 //! | `surroundings` | what a server needs of its machine: bricks in directories, links | |
@@ -21,11 +23,14 @@
 //! | `remote_coordinator` | the coordinator of another process | a change of the cluster that is lost or made twice |
 //! | `state_directory` | the role of a state directory, and its files | a server that starts in the wrong role |
 
+pub(crate) mod access;
+pub mod authority;
 pub(crate) mod bricks;
 pub(crate) mod cluster_access;
 pub(crate) mod coordinator_host;
 pub(crate) mod hosted_ring;
 pub(crate) mod inspection;
+pub(crate) mod keys;
 pub(crate) mod lease;
 pub(crate) mod node;
 pub(crate) mod own_bricks;

@@ -38,9 +38,13 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+pub use control::access::{COORDINATOR, Desk};
+pub use hosting::access::BACK;
+pub use hosting::authority;
 pub use hosting::bricks::{NewBrick, make_brick};
 pub use hosting::cluster_access::ClusterAccess;
-pub use hosting::coordinator_host::CoordinatorHost;
+pub use hosting::coordinator_host::{CoordinatorHost, cluster_id, keep_root};
+pub use hosting::keys::{Keys, write_private};
 pub use hosting::node::{Node, NodeSettings};
 pub use hosting::remote_coordinator::RemoteCoordinator;
 pub use hosting::start::PROGRESS;

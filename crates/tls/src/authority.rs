@@ -105,6 +105,11 @@ impl Authority {
         &self.cluster
     }
 
+    /// PEM: the issuing certificate.
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
     /// The lifetime of the issuing certificate.
     ///
     /// # Errors

@@ -9,10 +9,10 @@
 
 use bytes::Bytes;
 use hekate_proto::{Error, Reply, Request, Result, ServerId, SessionId, VolumeId};
-use hekate_transport::PeerLinks;
-use hekate_transport::link::{Boot, LinkSettings};
 use hekate_tls::testing::TestCluster;
 use hekate_tls::{Context, Credential, Holder};
+use hekate_transport::PeerLinks;
+use hekate_transport::link::{Boot, LinkSettings};
 use hekate_transport::{Endpoint, Peer, PeerHandler, Peers, Server, Service};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

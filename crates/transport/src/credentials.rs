@@ -55,9 +55,9 @@ impl Peer {
         match self {
             Peer::Local { .. } => Ok(()),
             Peer::Remote(Remote { holder: Some(Holder::Server(shown)), .. }) if *shown == server => Ok(()),
-            Peer::Remote(Remote { holder: Some(holder), .. }) => {
-                Err(Error::Denied { what: format!("the certificate of {holder} cannot be used as that of server {server}") })
-            }
+            Peer::Remote(Remote { holder: Some(holder), .. }) => Err(Error::Denied {
+                what: format!("the certificate of {holder} cannot be used as that of server {server}"),
+            }),
             Peer::Remote(Remote { holder: None, .. }) => {
                 Err(Error::Denied { what: format!("server {server} has shown no certificate") })
             }

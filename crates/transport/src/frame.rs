@@ -3,9 +3,7 @@
 use crate::link::Boot;
 use crate::stream::{Stream, receive};
 use bytes::{Bytes, BytesMut};
-use hekate_proto::{
-    Input, Malformed, Reply, Request, Result, ServerId, SessionId, Wire, wire_enum, wire_struct,
-};
+use hekate_proto::{Input, Malformed, Reply, Request, Result, ServerId, SessionId, Wire, wire_enum, wire_struct};
 use hekate_tls::Inbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};

@@ -10,8 +10,8 @@ use crate::local::Local;
 use crate::lock_notifications::{Listener, NotificationSink};
 use crate::peers::Peers;
 use crate::stream::Stream;
-use hekate_tls::{Context, Inbox, Side};
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
+use hekate_tls::{Context, Inbox, Side};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
@@ -412,13 +412,7 @@ impl Shared {
     }
 
     /// Serves a connection that another server has made.
-    fn converse_peer(
-        &self,
-        mut channel: Channel,
-        peer: Peer,
-        from: PeerOrigin,
-        to: ServerId,
-    ) -> std::io::Result<()> {
+    fn converse_peer(&self, mut channel: Channel, peer: Peer, from: PeerOrigin, to: ServerId) -> std::io::Result<()> {
         let may = peer.may_be_server(from.server);
         let ours = may.and_then(|()| self.service.peers(&peer, from.server, from.boot));
         match ours.and_then(|peers| peers.expects(from.server, to).map(|()| peers)) {

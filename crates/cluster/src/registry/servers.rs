@@ -207,14 +207,23 @@ impl Registry {
         Ok(servers.into_values().collect())
     }
 
-    /// Records the endpoints of this server.
-    pub fn announce(&self, endpoints: &[String]) -> Result<()> {
+    /// Records the endpoints of this server, and the network of each one over TCP.
+    pub fn announce(&self, endpoints: &[String], networks: &BTreeMap<String, String>) -> Result<()> {
         let key = server_key(self.server);
         let moved = |info: &mut ServerInfo| {
             info.announced = info.announced.wrapping_add(1);
-            std::mem::replace(&mut info.endpoints, endpoints.to_vec()) != endpoints
+            let before = std::mem::replace(&mut info.endpoints, endpoints.to_vec());
+            let networks_before = std::mem::replace(&mut info.networks, networks.clone());
+            before != endpoints || networks_before != *networks
         };
-        let first = text(&ServerInfo { endpoints: endpoints.to_vec(), announced: 1, ..ServerInfo::new(self.server) })?;
+        let (endpoints_now, networks_now) = (endpoints.to_vec(), networks.clone());
+        let first = ServerInfo {
+            endpoints: endpoints_now,
+            networks: networks_now,
+            announced: 1,
+            ..ServerInfo::new(self.server)
+        };
+        let first = text(&first)?;
         let mut attempts = Attempts::default();
         // A server's record is never removed.
         while self.update(&key, moved)?.is_none() {

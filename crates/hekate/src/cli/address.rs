@@ -57,6 +57,83 @@ pub fn socket(text: &str) -> Result<SocketAddr, String> {
     chosen.copied().ok_or_else(|| format!("{text:?}: the host {host} has no address"))
 }
 
+/// An address of a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    pub network: String,
+    /// `HOST:PORT`.
+    pub address: String,
+}
+
+impl std::fmt::Display for Listen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.network, self.address)
+    }
+}
+
+/// The network of an address that names none.
+const USUAL: &str = "front";
+
+/// Parses `[NETWORK=]ADDRESS:PORT`, where a server listens.
+///
+/// # Errors
+///
+/// In words: the text is malformed, the name cannot be resolved, or the port is 0.
+pub fn listen(text: &str) -> Result<Listen, String> {
+    let (network, address) = network(text)?;
+    let address = socket(address)?;
+    if address.port() == 0 {
+        return Err(format!("{text:?} needs a fixed port: port 0 would be chosen only after the address is recorded"));
+    }
+    Ok(Listen { network, address: address.to_string() })
+}
+
+/// Parses `[NETWORK=]HOST:PORT`, where others reach a server. The name is not resolved here.
+///
+/// # Errors
+///
+/// In words: the text is malformed.
+pub fn advertise(text: &str) -> Result<Listen, String> {
+    let (network, address) = network(text)?;
+    hekate_transport::check_address(address).map_err(|error| error.to_string())?;
+    Ok(Listen { network, address: address.into() })
+}
+
+fn network(text: &str) -> Result<(String, &str), String> {
+    let Some((network, address)) = text.split_once('=') else { return Ok((USUAL.into(), text)) };
+    let fits = !network.is_empty()
+        && network.len() <= 32
+        && network.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    match fits {
+        true => Ok((network.into(), address)),
+        false => Err(format!("{network:?} is no name of a network; use 1 to 32 lower-case letters, digits and dashes")),
+    }
+}
+
+/// The address at which others reach a server: itself, or for a wildcard each address of this machine that is not of
+/// the loopback interface.
+///
+/// # Errors
+///
+/// The machine does not tell its addresses.
+pub fn reachable(listen: &Listen) -> std::io::Result<Vec<Listen>> {
+    let wildcard = listen.address.parse::<SocketAddr>().ok().filter(|address| address.ip().is_unspecified());
+    let Some(wildcard) = wildcard else { return Ok(vec![listen.clone()]) };
+    let mut found = Vec::new();
+    for interface in nix::ifaddrs::getifaddrs()? {
+        let storage = interface.address;
+        let v4 = storage.as_ref().and_then(|at| at.as_sockaddr_in()).map(|at| IpAddr::V4(at.ip()));
+        let v6 = storage.as_ref().and_then(|at| at.as_sockaddr_in6()).map(|at| IpAddr::V6(at.ip()));
+        let is_local_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let fits = |ip: &IpAddr| !ip.is_loopback() && !is_local_link(ip) && (wildcard.is_ipv6() || ip.is_ipv4());
+        if let Some(ip) = v4.or(v6).filter(fits) {
+            let address = SocketAddr::new(ip, wildcard.port()).to_string();
+            found.push(Listen { network: listen.network.clone(), address });
+        }
+    }
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

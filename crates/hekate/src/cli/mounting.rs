@@ -103,11 +103,12 @@ Examples:
   hekate mount -o ro,noexec photos /mnt/photos
   hekate mount unix:/run/hekate/server.sock/photos /mnt/photos
   hekate mount -o remount,ro photos /mnt/photos
-Another server, with its secret in the state directory:
-  hekate mount 127.0.0.1:7100/photos /mnt/photos
+From another machine, with a credential of `hekate client create`:
+  hekate mount --credential web1.hekate photos /mnt/photos
 By mount(8), once `hekate doctor` finds the mount helper, and as a line of /etc/fstab:
   mount -t hekate photos /mnt/photos
-  photos  /mnt/photos  hekate  _netdev,nofail  0 0";
+  photos  /mnt/photos  hekate  _netdev,nofail  0 0
+  photos  /mnt/photos  hekate  _netdev,nofail,credential=/etc/hekate/web1.hekate  0 0";
 
 const AFTER: &str = "\
 If the process of a mount was killed, mounting there again removes its remains.

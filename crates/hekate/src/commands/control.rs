@@ -2,10 +2,11 @@
 
 use crate::cli::Cli;
 use crate::failure::Failure;
-use crate::paths::{Paths, endpoint_of, unreachable};
+use crate::paths::{Paths, endpoints_of, unreachable};
 use hekate_control::{ControlCall, ControlReply, ControlRequest, Refusal};
 use hekate_proto::Error;
 use hekate_transport::{Control, Endpoint};
+use serde::de::DeserializeOwned;
 use std::time::Duration;
 
 /// Limit for the reply to a request that does not wait for anything but the reports of other servers, which take at
@@ -46,10 +47,15 @@ fn ask_within<C: ControlCall>(
     limit: Option<Duration>,
 ) -> Result<C::Reply, Failure> {
     let paths = Paths::of(cli)?;
-    match ask_at(&endpoint_of(&paths, server)?, call, limit) {
-        Err(Error::Unavailable { what }) => Err(unreachable(&paths, cli.state.as_deref(), server, &what)),
-        other => other?,
+    let request = call.into();
+    let mut away = String::new();
+    for endpoint in endpoints_of(&paths, server)? {
+        match ask_of(&endpoint, &request, limit) {
+            Err(Error::Unavailable { what }) => away = what,
+            other => return other?,
+        }
     }
+    Err(unreachable(&paths, cli.state.as_deref(), server, &away))
 }
 
 /// Asks one server.
@@ -63,8 +69,15 @@ pub fn ask_at<C: ControlCall>(
     call: C,
     limit: Option<Duration>,
 ) -> Result<Result<C::Reply, Failure>, Error> {
-    let request: ControlRequest = call.into();
-    let request = serde_json::to_string(&request).map_err(|e| Error::bug(e.to_string()))?;
+    ask_of(endpoint, &call.into(), limit)
+}
+
+fn ask_of<R: DeserializeOwned>(
+    endpoint: &Endpoint,
+    request: &ControlRequest,
+    limit: Option<Duration>,
+) -> Result<Result<R, Failure>, Error> {
+    let request = serde_json::to_string(request).map_err(|e| Error::bug(e.to_string()))?;
     let answer = Control::new(endpoint.clone(), limit).ask(&request)?;
     Ok(match serde_json::from_str(&answer) {
         Ok(ControlReply::Ok(reply)) => Ok(reply),

@@ -2,7 +2,7 @@
 
 use crate::cli::{Cli, CoordinatorOptions};
 use crate::commands::control::ask_at;
-use crate::commands::state::{make_state, random};
+use crate::commands::state::make_state;
 use crate::daemon;
 use crate::failure::Failure;
 use crate::log_lines;
@@ -10,15 +10,17 @@ use crate::notify;
 use crate::output;
 use crate::paths::Paths;
 use hekate_control::Identify;
-use hekate_server::CoordinatorHost;
 use hekate_server::state_directory::is_member;
-use hekate_transport::{Endpoint, Secret, Server};
+use hekate_server::{CoordinatorHost, Keys};
+use hekate_transport::{Endpoint, Server};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const STOP_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two looks whether the coordinator's certificate is to be renewed.
+const RENEW_PAUSE: Duration = Duration::from_secs(2);
 
 pub fn coordinator(cli: &Cli, options: &CoordinatorOptions) -> Result<(), Failure> {
     let paths = Paths::of(cli)?;
@@ -52,7 +54,7 @@ fn detach(cli: &Cli, options: &CoordinatorOptions, paths: &Paths) -> Result<(), 
     let ready = || ask_at(&endpoint, Identify {}, None).is_ok_and(|said| said.is_ok_and(|said| said.pid == pid));
     daemon::wait_ready(&mut child, &log, "the coordinator", ready)?;
     if cli.json {
-        output::json(&json!({ "pid": pid, "socket": paths.socket, "secret": paths.secret(), "log": log }));
+        output::json(&json!({ "pid": pid, "socket": paths.socket, "log": log }));
     } else {
         println!("coordinator {pid} answers at {} (log: {})", paths.socket.display(), log.display());
     }
@@ -64,25 +66,29 @@ fn run(options: &CoordinatorOptions, paths: &Paths) -> Result<(), Failure> {
     daemon::raise_file_limits();
     log_lines::begin("hekate-coordinator");
     let stop = daemon::stop_signals()?;
-    if !paths.secret().exists() {
-        make_state(paths, &random::<32>()?)?;
+    if !Keys::exist(&paths.state) {
+        make_state(paths)?;
     }
-    let mut endpoints = vec![Endpoint::Unix(paths.socket.clone())];
-    if let Some(address) = options.listen {
-        endpoints.push(Endpoint::tcp(address, Secret::read(&paths.secret())?)?);
-    }
-    let listens: Vec<String> = endpoints.iter().map(Endpoint::to_string).collect();
+    let mut listens = vec![Endpoint::Unix(paths.socket.clone()).to_string()];
+    listens.extend(options.listen.map(|address| format!("tcp:{address}")));
     let host = Arc::new(daemon::open_patiently(|| CoordinatorHost::open(&paths.state, listens.clone()))?);
     let server = Server::new(host.clone());
     paths.make_socket_directory()?;
-    endpoints.iter().try_for_each(|endpoint| server.listen(endpoint))?;
+    for listen in &listens {
+        server.listen(&Endpoint::parse(listen, Some(host.keys().context()))?, "coordinator")?;
+    }
     match host.cluster()? {
         Some(cluster) => log::info!("the coordinator of cluster {cluster} answers at {}", listens.join(" and ")),
         None => log::info!("a coordinator without a cluster answers at {}", listens.join(" and ")),
     }
     notify::ready(&format!("answers at {}", listens.join(" and ")));
+    let mut looked = Instant::now();
     while !stop.load(Ordering::Relaxed) && !host.stop_asked() {
         std::thread::sleep(STOP_PAUSE);
+        if looked.elapsed() >= RENEW_PAUSE {
+            looked = Instant::now();
+            host.renew_credential();
+        }
     }
     log::info!("stopping");
     notify::stopping("ending its connections");

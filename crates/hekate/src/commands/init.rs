@@ -2,7 +2,7 @@
 
 use crate::cli::{Cli, Init};
 use crate::commands::join;
-use crate::commands::state::{brick_directories, make_bricks, make_state, random};
+use crate::commands::state::{brick_directories, make_bricks, make_state};
 use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
@@ -11,7 +11,10 @@ use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry};
 use hekate_control::VolumeCreate;
 use hekate_proto::map::Mode;
 use hekate_server::state_directory::{is_coordinator, is_member};
-use hekate_server::{Membership, NewBrick, Node, NodeSettings, RemoteCoordinator};
+use hekate_server::{
+    Keys, Membership, NewBrick, Node, NodeSettings, RemoteCoordinator, authority, cluster_id, keep_root,
+};
+use hekate_tls::{Context, Holder, SealKey};
 use hekate_transport::Endpoint;
 use std::sync::Arc;
 
@@ -41,22 +44,18 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
             options.bricks.len()
         )));
     }
-    let apart =
-        options.coordinator.as_ref().map(|address| Apart::find(options, &join::address(address)?)).transpose()?;
     let directories = brick_directories(&options.bricks)?;
-    make_state(
-        &paths,
-        &apart.as_ref().map_or_else(|| random::<32>().map(Vec::from), |apart| Ok(apart.secret.clone()))?,
-    )?;
-    let cluster = format!("{:032x}", u128::from_le_bytes(random()?));
+    make_state(&paths)?;
+    let place = match &options.coordinator {
+        None => Place::of_its_own()?,
+        Some(invitation) => Place::at(&join::Invitation::parse(invitation)?)?,
+    };
+    let cluster = place.cluster().to_string();
     let wanted =
         NewBrick { cluster: &cluster, server: FIRST_SERVER, pool: &options.pool, journal_mib: options.journal };
     let bricks = make_bricks(cli, &directories, &wanted)?;
     // The cluster's records are written last: a command that is interrupted before leaves no cluster.
-    let registry = match apart {
-        None => Registry::new(Arc::new(EmbeddedCoordinator::create(&paths.coordinator())?)),
-        Some(apart) => apart.registry(&paths, &cluster)?,
-    };
+    let registry = place.registry(&paths)?;
     registry.create_cluster(&cluster)?;
     registry.create_pool(&options.pool, &bricks)?;
     drop(registry);
@@ -67,41 +66,51 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A coordinator that is a process of its own and has no cluster yet.
-struct Apart {
-    endpoint: Endpoint,
-    secret: Vec<u8>,
+/// Where the records of a new cluster are kept.
+enum Place {
+    /// With the first server.
+    Own { cluster: String, seal: SealKey },
+    /// At a coordinator that is a process of its own, which has no cluster yet.
+    Apart(join::Enrolled),
 }
 
-impl Apart {
-    fn find(options: &Init, address: &str) -> Result<Self, Failure> {
-        let file = options
-            .secret_file
-            .as_deref()
-            .ok_or_else(|| Failure::usage("--coordinator needs --secret-file FILE, the coordinator's secret"))?;
-        let (secret, bytes) = join::read_secret(file)?;
-        let said = join::identify(address, &secret, file)?;
-        if said.server.is_some() {
-            let join = format!("`hekate join {address}` adds a server to it");
-            return Err(Failure::usage(format!(
-                "{address} is a server of a cluster, not a coordinator of its own process; {join}"
-            )));
-        }
-        if let Some(cluster) = said.cluster {
-            let join = format!("`hekate join {address}` adds a server to it");
-            return Err(Failure::new(
-                73,
-                format!("the coordinator at {address} has cluster {cluster} already; {join}"),
-            ));
-        }
-        Ok(Self { endpoint: Endpoint::parse(address, Some(&secret))?, secret: bytes })
+impl Place {
+    fn of_its_own() -> Result<Self, Failure> {
+        Ok(Self::Own { cluster: cluster_id()?, seal: SealKey::create()? })
     }
 
-    /// The registry at this coordinator. Records its address in the state directory.
-    fn registry(self, paths: &Paths, cluster: &str) -> Result<Registry, Failure> {
-        let (server, coordinator) = (FIRST_SERVER, self.endpoint.to_string());
-        Membership { server, cluster: cluster.into(), coordinator }.write(&paths.state)?;
-        Ok(Registry::of(Arc::new(RemoteCoordinator::new(self.endpoint, None)), FIRST_SERVER))
+    fn at(invitation: &join::Invitation) -> Result<Self, Failure> {
+        invitation.enroll(None).map(Self::Apart)
+    }
+
+    fn cluster(&self) -> &str {
+        match self {
+            Self::Own { cluster, .. } => cluster,
+            Self::Apart(enrolled) => &enrolled.credential.cluster,
+        }
+    }
+
+    /// The registry of the new cluster. Writes the keys of its first server, and the address of the coordinator.
+    fn registry(&self, paths: &Paths) -> Result<Registry, Failure> {
+        match self {
+            Self::Own { cluster, seal } => {
+                let registry = Registry::new(Arc::new(EmbeddedCoordinator::create(&paths.coordinator())?));
+                keep_root(&paths.state, &authority::create(&registry, seal, cluster)?)?;
+                let holder = Holder::Server(FIRST_SERVER);
+                let credential = authority::server_credential(&registry, seal, cluster, &holder)?;
+                Keys::write(&paths.state, &credential, seal)?;
+                Ok(registry)
+            }
+            Self::Apart(enrolled) => {
+                let context = Arc::new(Context::of(enrolled.credential.clone())?);
+                let coordinator = enrolled.find_coordinator(&context)?;
+                Keys::write(&paths.state, &enrolled.credential, &enrolled.seal)?;
+                let cluster = enrolled.credential.cluster.clone();
+                let endpoint = Endpoint::parse(&coordinator, Some(&context))?;
+                Membership { server: FIRST_SERVER, cluster, coordinator }.write(&paths.state)?;
+                Ok(Registry::of(Arc::new(RemoteCoordinator::new(endpoint, None)), FIRST_SERVER))
+            }
+        }
     }
 }
 
@@ -135,4 +144,9 @@ fn report(cli: &Cli, cluster: &str, bricks: &[BrickInfo], options: &Init) {
         println!("volume {volume}: {} copies", options.copies);
     }
     println!("next: {}", cli.line_to_serve());
+    if options.coordinator.is_none() {
+        println!(
+            "ca/root.key in the state directory is needed only to recover the cluster's authority: keep it offline"
+        );
+    }
 }

@@ -2,18 +2,24 @@
 
 use crate::cli::{Cli, Join, address as addresses};
 use crate::commands::control::ask_at;
-use crate::commands::state::{brick_directories, make_bricks, make_state};
+use crate::commands::state::{brick_directories, make_bricks, make_state_with};
 use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
-use hekate_cluster::{BrickInfo, Registry, ServerInfo};
-use hekate_control::Identify;
+use hekate_cluster::{BrickInfo, ServerInfo};
 use hekate_control::status::Identity;
+use hekate_control::{Enroll, Identify};
 use hekate_proto::{Error, ServerId};
+use hekate_server::authority::{hex, unhex};
 use hekate_server::state_directory::{is_coordinator, is_member};
 use hekate_server::{Membership, NewBrick};
-use hekate_transport::{Endpoint, Secret};
-use std::path::Path;
+use hekate_tls::{Context, Credential, SealKey, Token};
+use hekate_transport::Endpoint;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Limit for the reply of each address that is tried.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
 pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
     let paths = Paths::of(cli)?;
@@ -34,19 +40,19 @@ pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// The coordinator does not answer or refuses, or the state directory or a brick cannot be made.
+/// The invitation is refused, the coordinator does not answer or refuses, or the state directory or a brick cannot be
+/// made.
 pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Vec<BrickInfo>), Failure> {
     refuse_member(paths)?;
-    let (secret, secret_bytes) = read_secret(&options.secret_file)?;
-    let (cluster, coordinator) = find_coordinator(options, &secret)?;
-    let mut membership = Membership { server: ServerId(0), cluster, coordinator };
-    // The coordinator assigns the server's number below.
-    let registry = membership.registry(Some(&secret))?;
-    registry.check_version()?;
-    check_pool(&registry, &options.pool)?;
+    let invitation = Invitation::parse(&options.invitation)?;
     let directories = brick_directories(&options.bricks)?;
-    membership.server = registry.number_server()?;
-    make_state(paths, &secret_bytes)?;
+    let enrolled = invitation.enroll(Some(options.pool.clone()))?;
+    let context = Arc::new(Context::of(enrolled.credential.clone())?);
+    let coordinator = enrolled.find_coordinator(&context)?;
+    let membership = Membership { server: enrolled.server, cluster: enrolled.credential.cluster.clone(), coordinator };
+    let registry = membership.registry(Some(&context))?;
+    registry.check_version()?;
+    make_state_with(paths, &enrolled.credential, &enrolled.seal)?;
     let wanted = NewBrick {
         cluster: &membership.cluster,
         server: membership.server,
@@ -61,19 +67,107 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
     Ok((membership, bricks))
 }
 
-/// A cluster's secret, and its bytes for a state directory.
-///
-/// # Errors
-///
-/// The file cannot be read or is no secret.
-pub fn read_secret(file: &Path) -> Result<(Secret, Vec<u8>), Failure> {
-    let bytes = std::fs::read(file).map_err(|e| {
-        Failure::usage(format!(
-            "read the secret {}: {e}; it is the file `secret` in the state directory of a server",
-            file.display()
-        ))
-    })?;
-    Ok((Secret::read(file)?, bytes))
+/// What lets a process into a cluster.
+pub enum Invitation {
+    /// `hekate token create` made it.
+    Token(Token),
+    /// The unix socket of a server or a coordinator of this machine, which knows the user who asks: `unix:PATH`.
+    Local(String),
+}
+
+/// The place of a new server in its cluster.
+pub struct Enrolled {
+    pub server: ServerId,
+    pub credential: Credential,
+    pub seal: SealKey,
+    /// Where the coordinator answers.
+    pub coordinator: Vec<String>,
+    is_local: bool,
+}
+
+impl Invitation {
+    /// # Errors
+    ///
+    /// The text is neither a token nor the path of a socket.
+    pub fn parse(text: &str) -> Result<Self, Failure> {
+        if text.starts_with("unix:") || text.starts_with('/') {
+            return Ok(Self::Local(addresses::server(text).map_err(Failure::usage)?));
+        }
+        Token::parse(text).map(Self::Token).map_err(|error| {
+            let fix = "name a token, or the socket of a server of this machine (unix:PATH)";
+            Failure::usage(format!("{error}; {fix}"))
+        })
+    }
+
+    fn endpoints(&self) -> Result<Vec<Endpoint>, Failure> {
+        Ok(match self {
+            Self::Local(address) => vec![Endpoint::parse(address, None)?],
+            Self::Token(token) => {
+                let context = Arc::new(Context::joining(&token.fingerprint)?);
+                token.addresses.iter().map(|address| Endpoint::Tcp(address.clone(), context.clone())).collect()
+            }
+        })
+    }
+
+    /// Asks for a number and a certificate. `pool`: the pool of the bricks; `None` for the first server of a cluster
+    /// that is made at a coordinator.
+    ///
+    /// # Errors
+    ///
+    /// No address answers, or the invitation is refused.
+    pub fn enroll(&self, pool: Option<String>) -> Result<Enrolled, Failure> {
+        let (key, public) = Credential::make_key()?;
+        let (token, secret) = match self {
+            Self::Token(token) => (token.id.clone(), token.secret.clone()),
+            Self::Local(_) => Default::default(),
+        };
+        let call = Enroll { token, secret, public_key: hex(&public), pool };
+        let mut away = None;
+        for endpoint in self.endpoints()? {
+            let said = match ask_at(&endpoint, call.clone(), Some(ANSWER_LIMIT)) {
+                Err(error @ Error::Unavailable { .. }) => {
+                    away = Some(error);
+                    continue;
+                }
+                other => other??,
+            };
+            if let Self::Token(token) = self
+                && token.cluster != said.cluster
+            {
+                let what =
+                    format!("{endpoint} answers for cluster {}, the token is of {}", said.cluster, token.cluster);
+                return Err(Failure::new(77, what));
+            }
+            let seal = SealKey::from_bytes(&unhex(&said.seal_key).unwrap_or_default())?;
+            let (cluster, roots, chain) = (said.cluster, said.roots, said.chain);
+            let credential = Credential { cluster, network: String::new(), servers: Vec::new(), roots, chain, key };
+            let is_local = matches!(self, Self::Local(_));
+            return Ok(Enrolled { server: said.server, credential, seal, coordinator: said.coordinator, is_local });
+        }
+        Err(match away {
+            Some(error) => Failure::from(error),
+            None => Failure::usage("the token names no address"),
+        })
+    }
+}
+
+impl Enrolled {
+    /// The address at which the coordinator answers the new server.
+    ///
+    /// # Errors
+    ///
+    /// It answers at none.
+    pub fn find_coordinator(&self, context: &Arc<Context>) -> Result<String, Failure> {
+        let mut why = String::from("it has no address over TCP; serve with --listen ADDRESS:PORT");
+        for address in self.coordinator.iter().filter(|address| self.is_local || address.starts_with("tcp:")) {
+            match identify(address, context) {
+                Ok(said) if said.holds_coordinator => return Ok(address.clone()),
+                Ok(_) => why = format!("{address} does not hold the coordinator"),
+                Err(failure) => why = failure.text,
+            }
+        }
+        Err(Failure::new(69, format!("the coordinator of the cluster does not answer: {why}")))
+    }
 }
 
 fn refuse_member(paths: &Paths) -> Result<(), Failure> {
@@ -85,40 +179,6 @@ fn refuse_member(paths: &Paths) -> Result<(), Failure> {
         None => return Ok(()),
     };
     Err(Failure::new(73, format!("{state} {holds} already; name another --state DIR, or serve it with `hekate serve`")))
-}
-
-fn check_pool(registry: &Registry, pool: &str) -> Result<(), Failure> {
-    let known: Vec<String> = registry.pools()?.into_iter().map(|pool| pool.name).collect();
-    if known.iter().any(|known| known == pool) {
-        return Ok(());
-    }
-    Err(Failure::usage(format!("there is no pool called {pool}; there are: {}", known.join(", "))))
-}
-
-/// Asks a server of the cluster, or its coordinator. Returns the cluster's id and the coordinator's address.
-fn find_coordinator(options: &Join, secret: &Secret) -> Result<(String, String), Failure> {
-    let asked = address(&options.address)?;
-    let said = identify(&asked, secret, &options.secret_file)?;
-    let Some(cluster) = said.cluster else {
-        let init = "`hekate init --coordinator` makes one";
-        return Err(Failure::new(66, format!("the coordinator at {asked} has no cluster yet; {init}")));
-    };
-    if said.holds_coordinator {
-        return Ok((cluster, asked));
-    }
-    let holds =
-        |address: &String| identify(address, secret, &options.secret_file).is_ok_and(|said| said.holds_coordinator);
-    let away = || {
-        Failure::new(
-            69,
-            format!(
-                "server {} answers at {asked}, but the coordinator, which it names, does not",
-                said.server.unwrap_or_default()
-            ),
-        )
-    };
-    let holder = said.coordinator.into_iter().find(holds).ok_or_else(away)?;
-    Ok((cluster, holder))
 }
 
 /// An address in the form of the cluster's records.
@@ -134,13 +194,8 @@ pub fn address(text: &str) -> Result<String, Failure> {
 ///
 /// # Errors
 ///
-/// The process does not answer, or does not know the secret (exit status 77).
-pub fn identify(address: &str, secret: &Secret, secret_file: &Path) -> Result<Identity, Failure> {
-    let endpoint = Endpoint::parse(address, Some(secret))?;
-    match ask_at(&endpoint, Identify {}, None) {
-        Err(Error::Denied { .. }) => {
-            Err(Failure::new(77, format!("{} is not the secret of the cluster at {address}", secret_file.display())))
-        }
-        other => Ok(other??),
-    }
+/// The process does not answer, or one end refuses the other (exit status 77).
+pub fn identify(address: &str, context: &Arc<Context>) -> Result<Identity, Failure> {
+    let endpoint = Endpoint::parse(address, Some(context))?;
+    ask_at(&endpoint, Identify {}, Some(ANSWER_LIMIT))?
 }

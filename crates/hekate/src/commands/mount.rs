@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::log_lines;
 use crate::notify;
 use crate::output;
-use crate::paths::{Paths, endpoint_of, plain_path, unreachable};
+use crate::paths::{Paths, endpoints_of, plain_path, unreachable};
 use hekate_client::{OpenOptions, Volume};
 use hekate_gateway_fuse::{MountOptions, MountedVolume, is_mounted, mounted_volumes, remount, remove_dead, unmount};
 use hekate_graph::LayerSpec;
@@ -73,10 +73,12 @@ impl Wanted {
         }
         let server = source.server.clone().or(options.server.clone()).or(cli.server.clone());
         let state = options.state.clone().or(cli.state.clone());
+        let credential = options.credential.clone().or(cli.credential.clone());
+        let credential = credential.map(std::path::absolute).transpose().map_err(failed)?;
         Ok(Self {
             source: source.clone(),
             directory: plain_path(directory).map_err(failed)?,
-            paths: Paths::at(state.as_deref())?,
+            paths: Paths { credential, ..Paths::at(state.as_deref())? },
             state_is_named: state.is_some(),
             options,
             server,
@@ -92,6 +94,9 @@ impl Wanted {
         }
         if let Some(server) = &self.server {
             arguments.extend(["--server".into(), server.into()]);
+        }
+        if let Some(credential) = &self.paths.credential {
+            arguments.extend(["--credential".into(), credential.clone().into_os_string()]);
         }
         arguments.extend(["mount".into(), "--foreground".into(), "-o".into(), self.options.words().into()]);
         if self.trace {
@@ -232,14 +237,17 @@ fn open(wanted: &Wanted) -> Result<Volume, Failure> {
     if wanted.trace {
         options.layers.push(LayerSpec { name: "trace".into() });
     }
-    let endpoint = endpoint_of(&wanted.paths, wanted.server.as_deref())?;
+    let endpoints = endpoints_of(&wanted.paths, wanted.server.as_deref())?;
     let (begun, wait) = (Instant::now(), wanted.options.wait());
     let mut said = false;
     loop {
-        let what = match Volume::open(endpoint.clone(), &wanted.source.volume, &options) {
-            Err(Error::Unavailable { what }) => what,
-            other => return Ok(other?),
-        };
+        let mut what = String::new();
+        for endpoint in &endpoints {
+            match Volume::open(endpoint.clone(), &wanted.source.volume, &options) {
+                Err(Error::Unavailable { what: away }) => what = away,
+                other => return Ok(other?),
+            }
+        }
         if begun.elapsed() >= wait {
             let after = if wait.is_zero() { String::new() } else { format!("waited for {} s: ", wait.as_secs_f64()) };
             let state = wanted.state_is_named.then_some(wanted.paths.state.as_path());

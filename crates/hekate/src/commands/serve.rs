@@ -2,7 +2,7 @@
 
 mod mounts;
 
-use crate::cli::{Cli, Join, Serve};
+use crate::cli::{Cli, Join, Listen, Serve, address};
 use crate::commands::control::ask_at;
 use crate::commands::join;
 use crate::daemon::{self, IN_USE_PATIENCE};
@@ -14,10 +14,12 @@ use crate::paths::Paths;
 use hekate_control::Identify;
 use hekate_proto::Error;
 use hekate_server::state_directory::{is_coordinator, is_member};
-use hekate_server::{Membership, Node, NodeSettings, PROGRESS};
-use hekate_transport::{Endpoint, Secret, Server};
+use hekate_server::{Keys, Membership, Node, NodeSettings, PROGRESS};
+use hekate_tls::{Context, Token};
+use hekate_transport::{Endpoint, Server};
 use mounts::Mounts;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,12 +30,13 @@ const COORDINATOR_PATIENCE: Duration = Duration::from_secs(30);
 /// Time that a stopping server takes to answer the requests that it has begun.
 const SOON: Duration = Duration::from_millis(100);
 const STOP_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two looks for connections of revoked clients.
+const REVOKED_PAUSE: Duration = Duration::from_millis(500);
 
 pub fn serve(cli: &Cli, options: &Serve) -> Result<(), Failure> {
     let paths = Paths::of(cli)?;
-    daemon::check_listen(options.listen)?;
-    if let Some(address) = &options.join {
-        join_once(cli, options, &paths, &join::address(address)?)?;
+    if let Some(invitation) = &options.join {
+        join_once(cli, options, &paths, invitation)?;
     }
     if !is_member(&paths.state) {
         return Err(no_server(&paths));
@@ -49,8 +52,11 @@ fn detach(cli: &Cli, options: &Serve, paths: &Paths) -> Result<(), Failure> {
     if cli.state.is_none() {
         arguments.drain(..2);
     }
-    if let Some(address) = options.listen {
-        arguments.extend(["--listen".into(), address.to_string().into()]);
+    for listen in &options.listen {
+        arguments.extend(["--listen".into(), listen.to_string().into()]);
+    }
+    for advertise in &options.advertise {
+        arguments.extend(["--advertise".into(), advertise.to_string().into()]);
     }
     if let Some(address) = options.metrics {
         arguments.extend(["--metrics".into(), address.to_string().into()]);
@@ -89,36 +95,36 @@ fn no_server(paths: &Paths) -> Failure {
     Failure::new(66, format!("there is no cluster in {state}; `hekate init` makes one, `hekate join` joins one"))
 }
 
-/// Joins the cluster that answers at the address. A server that is a member of it already records that address of its
-/// coordinator.
-fn join_once(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<(), Failure> {
-    let Some(membership) = Membership::read(&paths.state)? else { return join_now(cli, options, paths, address) };
+/// Joins the cluster that an invitation is of. A server that is a member of it already stays as it is, or takes the
+/// address as that of its coordinator.
+fn join_once(cli: &Cli, options: &Serve, paths: &Paths, invitation: &str) -> Result<(), Failure> {
+    let Some(membership) = Membership::read(&paths.state)? else { return join_now(cli, options, paths, invitation) };
+    let other = |cluster: &str| {
+        let (state, own) = (paths.state.display(), &membership.cluster);
+        Failure::new(77, format!("{state} belongs to cluster {own}; the invitation is of cluster {cluster}"))
+    };
+    if let Ok(token) = Token::parse(invitation) {
+        return if token.cluster == membership.cluster { Ok(()) } else { Err(other(&token.cluster)) };
+    }
+    let address = join::address(invitation)?;
     if membership.coordinator == address {
         return Ok(());
     }
-    let moved = Membership { coordinator: address.into(), ..membership };
-    let found = moved.cluster_there(Some(&Secret::read(&paths.secret())?))?;
+    let moved = Membership { coordinator: address, ..membership.clone() };
+    let found = moved.cluster_there(Some(Keys::read(&paths.state)?.context()))?;
     if found != moved.cluster {
-        return Err(Failure::new(
-            77,
-            format!(
-                "{} belongs to cluster {}; {address} answers for cluster {found}",
-                paths.state.display(),
-                moved.cluster
-            ),
-        ));
+        return Err(other(&found));
     }
     Ok(moved.write(&paths.state)?)
 }
 
-fn join_now(cli: &Cli, options: &Serve, paths: &Paths, address: &str) -> Result<(), Failure> {
-    let Some(secret_file) = options.secret_file.clone().filter(|_| !options.bricks.is_empty()) else {
+fn join_now(cli: &Cli, options: &Serve, paths: &Paths, invitation: &str) -> Result<(), Failure> {
+    if options.bricks.is_empty() {
         let state = paths.state.display();
-        return Err(Failure::usage(format!("{state} has not joined yet; name --secret-file FILE and --brick DIR too")));
-    };
+        return Err(Failure::usage(format!("{state} has not joined yet; name a --brick DIR too")));
+    }
     let wanted = Join {
-        address: address.into(),
-        secret_file,
+        invitation: invitation.into(),
         bricks: options.bricks.clone(),
         pool: options.pool.clone(),
         journal: options.journal,
@@ -158,8 +164,8 @@ fn start(options: &Serve, paths: &Paths) -> Result<Arc<Node>, Error> {
 /// True if the coordinator is in another process and does not answer.
 fn is_coordinator_away(paths: &Paths) -> bool {
     let Ok(Some(membership)) = Membership::read(&paths.state) else { return false };
-    let secret = Secret::read(&paths.secret()).ok();
-    let asked = membership.cluster_there(secret.as_ref());
+    let keys = Keys::read(&paths.state).ok();
+    let asked = membership.cluster_there(keys.as_ref().map(Keys::context));
     matches!(asked, Err(Error::Unavailable { .. }))
 }
 
@@ -177,12 +183,11 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     let node = start(options, paths)?;
     let server = Server::new(node.clone());
     paths.make_socket_directory()?;
-    let mut endpoints = vec![Endpoint::Unix(paths.socket.clone())];
-    if let Some(address) = options.listen {
-        endpoints.push(Endpoint::tcp(address, Secret::read(&paths.secret())?)?);
-    }
     node.lock_sessions_beside(&paths.socket);
-    endpoints.iter().try_for_each(|endpoint| server.listen(endpoint))?;
+    server.listen(&Endpoint::Unix(paths.socket.clone()), "")?;
+    for listen in &options.listen {
+        server.listen(&Endpoint::Tcp(listen.address.clone(), context_of(&node)?), &listen.network)?;
+    }
     let mounts = match Mounts::start(options, paths, &server.local()) {
         Ok(mounts) => mounts,
         Err(failure) => {
@@ -190,7 +195,8 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
             return Err(failure);
         }
     };
-    node.announce(&endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>())?;
+    let (endpoints, networks) = announced(options, paths)?;
+    node.announce(&endpoints, &networks)?;
     node.set_slow_limit(Duration::from_millis(options.slow_op));
     if let (Some(address), Some(listener)) = (options.metrics, metrics) {
         node.serve_metrics(listener)?;
@@ -204,14 +210,45 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     let serving = format!("serving at {}", paths.socket.display());
     log::info!("{serving}");
     notify::ready(&serving);
+    let mut looked = Instant::now();
     while !stop.load(Ordering::Relaxed) && !node.stop_asked() {
         std::thread::sleep(STOP_PAUSE);
+        if looked.elapsed() >= REVOKED_PAUSE {
+            looked = Instant::now();
+            let ended = server.end_connections(&|peer| node.is_revoked(peer));
+            if ended > 0 {
+                log::info!("{ended} connections of revoked clients were ended");
+            }
+        }
     }
     log::info!("stopping");
     notify::stopping("finishing what runs and writing everything home");
     mounts.stop();
     let _ = std::fs::remove_file(&paths.socket);
     end(&server, &node)
+}
+
+fn context_of(node: &Node) -> Result<Arc<Context>, Error> {
+    let none = || Error::invalid("the state directory has no credential of a server, which --listen needs");
+    Ok(node.keys().ok_or_else(none)?.context().clone())
+}
+
+/// The endpoints that others find in the records, and the network of each one over TCP.
+fn announced(options: &Serve, paths: &Paths) -> Result<(Vec<String>, BTreeMap<String, String>), Failure> {
+    let (mut endpoints, mut networks) = (vec![Endpoint::Unix(paths.socket.clone()).to_string()], BTreeMap::new());
+    let mut reached = options.advertise.clone();
+    for listen in &options.listen {
+        if reached.iter().all(|other| other.network != listen.network) {
+            let found = address::reachable(listen).map_err(|e| Error::io("list the addresses of this machine", e))?;
+            reached.extend(found);
+        }
+    }
+    for Listen { network, address } in reached {
+        let endpoint = format!("tcp:{address}");
+        endpoints.push(endpoint.clone());
+        networks.insert(endpoint, network);
+    }
+    Ok((endpoints, networks))
 }
 
 /// Answers the requests that have begun, for `SOON` at most, since the partitions wait until this server has left their

@@ -6,11 +6,11 @@ use crate::paths::{Paths, plain_path};
 use hekate_brick::{Identity, check_own};
 use hekate_cluster::BrickInfo;
 use hekate_proto::Error;
-use hekate_server::{NewBrick, make_brick};
+use hekate_server::{Keys, NewBrick, make_brick};
+use hekate_tls::{Credential, SealKey};
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The plain paths of directories, if each can become a brick.
@@ -44,31 +44,28 @@ pub fn brick_directories(bricks: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(directories)
 }
 
-/// Makes the state directory with the cluster's secret in it.
+/// Makes the state directory, for its owner alone.
 ///
 /// # Errors
 ///
-/// The directory or the file cannot be written.
-pub fn make_state(paths: &Paths, secret: &[u8]) -> Result<(), Failure> {
+/// The directory cannot be made, or is another user's.
+pub fn make_state(paths: &Paths) -> Result<(), Failure> {
     let failed = |what: &Path, e: std::io::Error| Failure::from(Error::io(format!("make {}", what.display()), e));
     paths.make_state_directory()?;
     check_own(&paths.state)?;
     let own = Permissions::from_mode(0o700);
     std::fs::set_permissions(&paths.state, own).map_err(|e| failed(&paths.state, e))?;
-    // A new file, renamed over the old one: an existing file may belong to another user or be open.
-    let (path, new) = (paths.secret(), paths.state.join("secret.new"));
-    let write = || {
-        match std::fs::remove_file(&new) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(secret)?;
-        file.sync_all()?;
-        std::fs::rename(&new, &path)?;
-        File::open(&paths.state)?.sync_all()
-    };
-    write().map_err(|e| failed(&path, e))
+    Ok(())
+}
+
+/// Makes the state directory of a server with its keys.
+///
+/// # Errors
+///
+/// The directory or a file cannot be written.
+pub fn make_state_with(paths: &Paths, credential: &Credential, seal: &SealKey) -> Result<(), Failure> {
+    make_state(paths)?;
+    Ok(Keys::write(&paths.state, credential, seal)?)
 }
 
 /// Makes bricks, one after the other.

@@ -130,9 +130,9 @@ pub fn ask<C: PeerCall>(node: &Node, info: &ServerInfo, call: C) -> std::result:
     let request: PeerRequest = call.into();
     let request = serde_json::to_string(&request).map_err(|e| e.to_string())?;
     let mut why = "it has recorded no address: it was never started".to_string();
-    for text in &info.endpoints {
-        let endpoint = node.cluster.endpoint(text);
-        let asked = endpoint.and_then(|endpoint| Control::new(endpoint, Some(ANSWER_LIMIT)).ask(&request));
+    for endpoint in node.cluster.endpoints_of(info) {
+        let text = endpoint.to_string();
+        let asked = Control::new(endpoint, Some(ANSWER_LIMIT)).ask(&request);
         let answer = asked.map(|answer| serde_json::from_str::<ControlReply<PeerReply<C::Reply>>>(&answer));
         match answer {
             Ok(Ok(ControlReply::Ok(said))) if said.server == info.server && said.cluster == node.cluster.id() => {

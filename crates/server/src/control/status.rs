@@ -98,14 +98,14 @@ pub fn stopping() -> Stopping {
 
 impl Node {
     /// Addresses where this server listens.
-    fn endpoints(&self) -> Result<Vec<String>> {
+    pub(super) fn endpoints(&self) -> Result<Vec<String>> {
         let own = self.cluster.server();
         let info = self.cluster.registry().servers()?.into_iter().find(|info| info.server == own);
         Ok(info.map(|info| info.endpoints).unwrap_or_default())
     }
 
     /// Addresses of the coordinator: those of this server, if it holds the coordinator.
-    fn coordinator_addresses(&self) -> Result<Vec<String>> {
+    pub(super) fn coordinator_addresses(&self) -> Result<Vec<String>> {
         self.cluster.coordinator_address().map_or_else(|| self.endpoints(), |address| Ok(vec![address.clone()]))
     }
 }

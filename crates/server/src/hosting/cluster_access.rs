@@ -1,9 +1,11 @@
-//! The way to the cluster: its records, which the coordinator holds, and the secret for the addresses of its servers.
+//! The way to the cluster: its records, which the coordinator holds, and the keys for the addresses of its servers.
 
+use crate::hosting::access::Access;
+use crate::hosting::keys::Keys;
 use crate::hosting::state_directory;
 use hekate_cluster::Registry;
 use hekate_proto::{Result, ServerId};
-use hekate_transport::{Endpoint, Secret};
+use hekate_transport::Endpoint;
 use std::path::Path;
 
 /// Which cluster this server belongs to, and how it reaches the coordinator and the other servers.
@@ -13,7 +15,9 @@ pub struct ClusterAccess {
     registry: Registry,
     /// Where the coordinator answers; `None` if this server holds it.
     coordinator_address: Option<String>,
-    secret: Option<Secret>,
+    /// `None`: the servers are not reached by addresses.
+    keys: Option<Keys>,
+    pub(crate) access: Access,
 }
 
 impl ClusterAccess {
@@ -21,13 +25,14 @@ impl ClusterAccess {
     ///
     /// # Errors
     ///
-    /// `Invalid` if the directory is no server's or its secret cannot be used; `Denied` if the coordinator is another
+    /// `Invalid` if the directory is no server's or its keys cannot be used; `Denied` if the coordinator is another
     /// cluster's or does not know the server; `Unavailable` if it does not answer; `Damaged` or `Io` if its file cannot
     /// be read; `NotSupported` if another version of the program wrote the records.
     pub fn open(state: &Path) -> Result<Self> {
-        let secret = state_directory::secret(state)?;
-        let (registry, coordinator_address) = state_directory::open_registry(state, secret.as_ref())?;
-        Ok(Self { coordinator_address, secret, ..Self::of(registry)? })
+        let keys = if Keys::exist(state) { Some(Keys::read(state)?) } else { None };
+        let context = keys.as_ref().map(Keys::context);
+        let (registry, coordinator_address) = state_directory::open_registry(state, context)?;
+        Ok(Self { coordinator_address, keys, ..Self::of(registry)? })
     }
 
     /// The cluster of these records, whose servers are not reached by addresses.
@@ -37,7 +42,8 @@ impl ClusterAccess {
     /// `NotSupported` if another version of the program wrote the records; those of the coordinator.
     pub fn of(registry: Registry) -> Result<Self> {
         registry.check_version()?;
-        Ok(Self { id: registry.cluster()?, registry, coordinator_address: None, secret: None })
+        let access = Access::default();
+        Ok(Self { id: registry.cluster()?, registry, coordinator_address: None, keys: None, access })
     }
 
     pub fn id(&self) -> &str {
@@ -63,8 +69,18 @@ impl ClusterAccess {
     ///
     /// # Errors
     ///
-    /// `Invalid` if it is no address, or a TCP address while this server has no secret.
+    /// `Invalid` if it is no address, or a TCP address while this server has no credential.
     pub fn endpoint(&self, address: &str) -> Result<Endpoint> {
-        Endpoint::parse(address, self.secret.as_ref())
+        Endpoint::parse(address, self.keys.as_ref().map(Keys::context))
+    }
+
+    /// The keys of this server; `None` if servers are not reached by addresses.
+    pub fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
+
+    /// True if this server can connect to others over TCP.
+    pub(crate) fn has_address(&self) -> bool {
+        self.keys.is_some()
     }
 }

@@ -3,35 +3,71 @@
 //! It answers the same control requests as a first server that holds the coordinator, with the same checks.
 
 use crate::control::coordinator::{answer_from, check_cluster};
-use crate::control::{allowed, json, reply};
+use crate::control::{access, json, parse, reply};
+use crate::hosting::access::may_ask_here;
+use crate::hosting::authority;
+use crate::hosting::keys::{Keys, write_private};
 use crate::hosting::state_directory;
-use hekate_cluster::{Coordinator, EmbeddedCoordinator};
+use hekate_cluster::{Coordinator, EmbeddedCoordinator, FIRST_SERVER, Registry};
 use hekate_control::peer::PeerRequest;
 use hekate_control::status::{Identity, Stopping};
 use hekate_control::{ControlRequest, Request};
 use hekate_proto::{Error, Reply, Result, SessionId, VolumeId};
+use hekate_threads::time_of_day;
+use hekate_tls::{Holder, Root, SealKey};
 use hekate_transport::{Peer, Service};
 use serde_json::Value;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The service of a coordinator's process.
 pub struct CoordinatorHost {
-    coordinator: EmbeddedCoordinator,
+    coordinator: Arc<EmbeddedCoordinator>,
+    registry: Registry,
+    keys: Keys,
     endpoints: Vec<String>,
     stop_asked: AtomicBool,
 }
 
 impl CoordinatorHost {
-    /// Opens the coordinator of a state directory, and makes its file if there is none. `endpoints` are the
-    /// addresses at which the process answers.
+    /// Opens the coordinator of a state directory. If there is none it is made, with the authority of the cluster to
+    /// come: `ca/root.pem` and `ca/root.key`. `endpoints` are the addresses at which the process answers.
     ///
     /// # Errors
     ///
     /// `Damaged` or `Io` if the file cannot be read or made.
     pub fn open(state: &Path, endpoints: Vec<String>) -> Result<Self> {
-        let coordinator = state_directory::open_apart(state)?;
-        Ok(Self { coordinator, endpoints, stop_asked: AtomicBool::new(false) })
+        let coordinator = Arc::new(state_directory::open_apart(state)?);
+        let registry = Registry::of(coordinator.clone(), FIRST_SERVER);
+        if !Keys::exist(state) {
+            make_keys(state, &registry)?;
+        }
+        Ok(Self { coordinator, registry, keys: Keys::read(state)?, endpoints, stop_asked: AtomicBool::new(false) })
+    }
+
+    /// The keys of the coordinator's state directory.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Renews the coordinator's certificate, if it is time.
+    pub fn renew_credential(&self) {
+        let renewed = || -> Result<()> {
+            let Some(current) = self.keys.context().credential() else { return Ok(()) };
+            let record = authority::record(&self.registry)?;
+            let issuing = authority::issuing_chain(&self.registry, self.keys.seal())?;
+            let is_current = current.roots == record.roots.concat() && current.chain.ends_with(&issuing);
+            if is_current && time_of_day() < current.info()?.renew_at() {
+                return Ok(());
+            }
+            let holder = Holder::Server(access::COORDINATOR);
+            let credential = authority::server_credential(&self.registry, self.keys.seal(), &current.cluster, &holder)?;
+            self.keys.renew(credential)
+        };
+        if let Err(error) = renewed() {
+            log::warn!("the coordinator's certificate cannot be renewed: {error}");
+        }
     }
 
     /// True if the control interface was asked to stop the process.
@@ -54,8 +90,22 @@ impl CoordinatorHost {
         self.coordinator.get("/cluster")?.map(|text| serde_json::from_str(&text).map_err(unreadable)).transpose()
     }
 
-    fn act(&self, request: Request) -> Result<Value> {
+    fn act(&self, peer: &Peer, request: Request) -> Result<Value> {
         match request {
+            Request::Control(
+                request @ (ControlRequest::TokenCreate(_) | ControlRequest::Enroll(_) | ControlRequest::CaShow(_)),
+            ) => {
+                let credential = self.keys.context().credential();
+                let cluster = credential.map(|credential| credential.cluster.clone()).unwrap_or_default();
+                let desk = access::Desk {
+                    cluster,
+                    registry: &self.registry,
+                    keys: &self.keys,
+                    endpoints: self.endpoints.clone(),
+                    coordinator: self.endpoints.clone(),
+                };
+                access::act(&desk, peer, request, self.cluster()?.is_some())
+            }
             Request::Control(ControlRequest::Identify(_)) => json(&Identity {
                 cluster: self.cluster()?,
                 server: None,
@@ -66,7 +116,7 @@ impl CoordinatorHost {
             }),
             Request::Peer(PeerRequest::Coordinator { cluster, asked }) => {
                 check_cluster(self.cluster()?.as_deref(), cluster.as_deref())?;
-                answer_from(&self.coordinator, asked)
+                answer_from(&*self.coordinator, asked)
             }
             Request::Control(ControlRequest::Stop(_)) => {
                 self.stop_asked.store(true, Ordering::Relaxed);
@@ -81,7 +131,7 @@ impl CoordinatorHost {
 }
 
 impl Service for CoordinatorHost {
-    fn open(&self, _: Peer, volume: &str, _: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
+    fn open(&self, _: &Peer, volume: &str, _: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
         let what = format!("a coordinator answers here; ask a server of its cluster for volume {volume}");
         Err(Error::NotSupported { what })
     }
@@ -92,9 +142,53 @@ impl Service for CoordinatorHost {
 
     fn disconnected(&self, _: SessionId) {}
 
-    fn control(&self, peer: Peer, request: &str) -> String {
-        reply(allowed(peer, request).and_then(|request| self.act(request)))
+    fn control(&self, peer: &Peer, request: &str) -> String {
+        let request = parse(request).and_then(|request| may_ask(peer, &request).map(|()| request));
+        reply(request.and_then(|request| self.act(peer, request)))
     }
+}
+
+/// Servers may ask everything; who has no certificate may join with an invitation. Clients have nothing to ask.
+fn may_ask(peer: &Peer, request: &Request) -> Result<()> {
+    let is_enrolling = matches!(request, Request::Control(ControlRequest::Enroll(_) | ControlRequest::Identify(_)));
+    match (peer, peer.holder()) {
+        (Peer::Local { .. }, _) => may_ask_here(peer, request),
+        (_, Some(Holder::Server(_))) => Ok(()),
+        (_, None) if is_enrolling => Ok(()),
+        _ => Err(Error::Denied { what: "the coordinator answers servers only; ask a server".into() }),
+    }
+}
+
+/// Makes the authority of the cluster to come, and the coordinator's own credential.
+fn make_keys(state: &Path, registry: &Registry) -> Result<()> {
+    let (seal, cluster) = (SealKey::create()?, cluster_id()?);
+    let root = authority::create(registry, &seal, &cluster)?;
+    keep_root(state, &root)?;
+    let holder = Holder::Server(access::COORDINATOR);
+    Keys::write(state, &authority::server_credential(registry, &seal, &cluster, &holder)?, &seal)
+}
+
+/// The id of a new cluster: 32 random hex digits.
+///
+/// # Errors
+///
+/// `Io` if the system has no random numbers.
+pub fn cluster_id() -> Result<String> {
+    let half = || hekate_threads::random().map_err(|e| Error::io("random bytes".to_string(), e));
+    let (high, low): (u64, u64) = (half()?, half()?);
+    Ok(format!("{high:016x}{low:016x}"))
+}
+
+/// Writes the root's certificate and key into the directory `ca`.
+///
+/// # Errors
+///
+/// `Io` if they cannot be written.
+pub fn keep_root(state: &Path, root: &Root) -> Result<()> {
+    let directory = state.join("ca");
+    std::fs::create_dir_all(&directory).map_err(|e| Error::io(format!("make {}", directory.display()), e))?;
+    write_private(&directory.join("root.key"), root.key.as_bytes())?;
+    write_private(&directory.join("root.pem"), root.certificate.as_bytes())
 }
 
 #[cfg(test)]
@@ -104,7 +198,6 @@ mod tests {
     use hekate_cluster::conformance::conforms;
     use hekate_cluster::{FIRST_SERVER, Registry};
     use hekate_transport::{Endpoint, Server};
-    use std::sync::Arc;
 
     struct Hosted {
         directory: std::path::PathBuf,
@@ -132,7 +225,7 @@ mod tests {
         let hosted = Hosted::new("conforms");
         let endpoint = Endpoint::Unix(hosted.directory.join("server.sock"));
         let server = Server::new(hosted.host.clone());
-        server.listen(&endpoint).unwrap();
+        server.listen(&endpoint, "").unwrap();
         let early = RemoteCoordinator::new(endpoint.clone(), Some("c".into()));
         assert!(early.get("/x").unwrap_err().to_string().contains("no cluster yet"));
         let remote: Arc<dyn Coordinator> = Arc::new(RemoteCoordinator::new(endpoint.clone(), None));
@@ -148,16 +241,16 @@ mod tests {
     #[test]
     fn it_serves_no_volume_and_refuses_other_users() {
         let hosted = Hosted::new("nothing-else");
-        let said = hosted.host.control(Peer::Secret, r#"{"request":"status"}"#);
+        let said = hosted.host.control(&Peer::Local { uid: 0 }, r#"{"request":"status"}"#);
         assert!(said.contains("a coordinator answers here"), "{said}");
         let request = r#"{"request":"coordinator","ask":"get","key":"/cluster"}"#;
-        let refused = hosted.host.control(Peer::Local { uid: 4242 }, request);
+        let refused = hosted.host.control(&Peer::Local { uid: 4242 }, request);
         assert!(refused.contains("4242") && refused.contains("77"), "{refused}");
-        let known = hosted.host.control(Peer::Local { uid: 4242 }, r#"{"request":"identify"}"#);
+        let known = hosted.host.control(&Peer::Local { uid: 4242 }, r#"{"request":"identify"}"#);
         assert!(known.contains(r#""cluster":null"#) && known.contains(r#""holds_coordinator":true"#), "{known}");
-        assert!(matches!(hosted.host.open(Peer::Secret, "v", None), Err(Error::NotSupported { .. })));
+        assert!(matches!(hosted.host.open(&Peer::Local { uid: 0 }, "v", None), Err(Error::NotSupported { .. })));
         assert!(!hosted.host.stop_asked());
-        hosted.host.control(Peer::Secret, r#"{"request":"stop"}"#);
+        hosted.host.control(&Peer::Local { uid: 0 }, r#"{"request":"stop"}"#);
         assert!(hosted.host.stop_asked());
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::hosting::cluster_access::ClusterAccess;
 use crate::hosting::hosted_ring::HostedRing;
+use crate::hosting::keys::Keys;
 use crate::hosting::own_bricks::{self, OwnBricks};
 use crate::hosting::peer_inbox::Links;
 use crate::hosting::rings::Rings;
@@ -21,6 +22,8 @@ use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
 use hekate_threads::time_of_day;
+use hekate_transport::Peer;
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +33,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// What a server is started with.
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
-    /// Directory of the coordinator's file and of the secret.
+    /// Directory of the coordinator's file and of the keys.
     pub state: PathBuf,
     /// Directories of bricks that the server starts without.
     pub without: Vec<String>,
@@ -168,13 +171,24 @@ impl Node {
         }
     }
 
-    /// Records with the coordinator the addresses at which this server answers.
+    /// Records with the coordinator the addresses at which this server answers, and the network of each one over TCP.
     ///
     /// # Errors
     ///
     /// Those of the coordinator.
-    pub fn announce(&self, endpoints: &[String]) -> Result<()> {
-        self.cluster.registry().announce(endpoints)
+    pub fn announce(&self, endpoints: &[String], networks: &BTreeMap<String, String>) -> Result<()> {
+        self.cluster.registry().announce(endpoints, networks)?;
+        self.cluster.access.refresh(self.cluster.registry())
+    }
+
+    /// The keys of this server's state directory.
+    pub fn keys(&self) -> Option<&Keys> {
+        self.cluster.keys()
+    }
+
+    /// True if the peer is a client that may not do anything any more.
+    pub fn is_revoked(&self, peer: &Peer) -> bool {
+        self.cluster.access.is_revoked(peer)
     }
 
     pub(crate) fn clock() -> Time {

@@ -6,12 +6,11 @@ use crate::hosting::surroundings::{self, Surroundings};
 use crate::request::syncer::Need;
 use crate::request::turn::Turn;
 use bytes::Bytes;
-use hekate_cluster::ServerInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, SyncJob};
 use hekate_threads::{Mutex, MutexGuard};
 use hekate_transport::link::Boot;
-use hekate_transport::{Endpoint, PeerHandler, PeerLinks, Peers};
+use hekate_transport::{PeerHandler, PeerLinks, Peers};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -112,23 +111,12 @@ impl Node {
         let Some(links) = self.links.started() else { return Ok(()) };
         for info in self.cluster.registry().servers()? {
             if info.server != self.cluster.server()
-                && let Some(endpoint) = self.endpoint_of(&info)
+                && let Some(endpoint) = self.cluster.endpoints_of(&info).into_iter().next()
             {
                 links.set_address(info.server, endpoint)?;
             }
         }
         Ok(())
-    }
-
-    /// The first address by which this server can reach another one: a TCP address, or a unix socket whose directory
-    /// exists on this machine.
-    fn endpoint_of(&self, info: &ServerInfo) -> Option<Endpoint> {
-        let is_here = |endpoint: &Endpoint| match endpoint {
-            Endpoint::Unix(path) => path.parent().is_some_and(std::path::Path::exists),
-            Endpoint::Tcp(..) => true,
-        };
-        let mut known = info.endpoints.iter().filter_map(|text| self.cluster.endpoint(text).ok());
-        known.find(is_here)
     }
 
     /// Sends a message to a replica of another server. Without a link it is dropped: the sending replica resends what

@@ -1,5 +1,5 @@
 //! Requests of connections other than batches: opening a volume, registering for lock notifications, links of other
-//! servers. Checks which users may open a volume.
+//! servers.
 
 use crate::control;
 use crate::hosting::node::Node;
@@ -13,25 +13,21 @@ use hekate_transport::{NotificationSink, Peer, Peers, Service};
 use std::sync::Arc;
 
 impl Service for Node {
-    fn open(&self, peer: Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
+    fn open(&self, peer: &Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
         let volume = &self.volume_called(name)?;
-        self.may_use(peer, volume)?;
+        let owner = self.cluster.access.may_use(peer, volume)?;
         raw::check_mode(volume)?;
-        let uid = match peer {
-            Peer::Local { uid } => Some(uid),
-            Peer::Secret => None,
-        };
         let session = match resume {
             Some(id) => self.sessions.find(self.cluster.registry(), id)?,
-            None => self.sessions.begin(self.cluster.registry(), volume.volume, uid)?,
+            None => self.sessions.begin(self.cluster.registry(), volume.volume, owner.clone())?,
         };
-        if session.uid != uid {
-            return Err(Error::Denied { what: "the session belongs to another user; open a new one".into() });
+        if session.owner != owner {
+            return Err(Error::Denied { what: "the session belongs to another user or client; open a new one".into() });
         }
         if session.volume != volume.volume {
             return Err(Error::Denied { what: "the session is one of another volume; open a new one".into() });
         }
-        let map = self.map(volume)?;
+        let map = self.map_for(peer, volume)?;
         let map = serde_json::to_string(&map).map_err(|e| Error::bug(e.to_string()))?;
         session.connected();
         Ok((volume.volume, session.id, map))
@@ -62,12 +58,13 @@ impl Service for Node {
         }
     }
 
-    fn peers(&self, from: ServerId, _: Boot) -> Result<Peers> {
+    fn peers(&self, peer: &Peer, from: ServerId, _: Boot) -> Result<Peers> {
+        self.cluster.access.may_link(peer)?;
         let unknown = || Error::Unavailable { what: format!("this server is not ready for server {from}") };
         self.links.peers().cloned().ok_or_else(unknown)
     }
 
-    fn control(&self, peer: Peer, request: &str) -> String {
+    fn control(&self, peer: &Peer, request: &str) -> String {
         control::answer(self, peer, request)
     }
 }
@@ -81,26 +78,5 @@ impl Node {
         }
         self.read_records()?;
         self.volumes.called(name).ok_or_else(|| self.no_volume(name))
-    }
-
-    /// Checks that the peer may use the volume: over TCP every client that knows the cluster's secret, on this
-    /// machine root, the server's own user, the owner and the users that the owner has named.
-    ///
-    /// # Errors
-    ///
-    /// `Denied` otherwise.
-    fn may_use(&self, peer: Peer, volume: &VolumeInfo) -> Result<()> {
-        let Peer::Local { uid } = peer else { return Ok(()) };
-        let own = rustix::process::geteuid().as_raw();
-        if uid == 0 || uid == own || uid == volume.owner_uid || volume.allowed_uids.contains(&uid) {
-            return Ok(());
-        }
-        Err(Error::Denied {
-            what: format!(
-                "user {uid} may not use volume {}; its owner is {}, and `hekate volume create --allow-uid` \
-                 names others",
-                volume.name, volume.owner_uid
-            ),
-        })
     }
 }

@@ -11,7 +11,8 @@
 use crate::hosting::remote_coordinator::RemoteCoordinator;
 use hekate_cluster::{EmbeddedCoordinator, Registry};
 use hekate_proto::{Error, Result, ServerId};
-use hekate_transport::{Endpoint, Secret};
+use hekate_tls::Context;
+use hekate_transport::Endpoint;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
@@ -21,7 +22,6 @@ use std::sync::Arc;
 const COORDINATOR_FILE: &str = "coordinator.redb";
 const APART_FILE: &str = "apart.redb";
 const MEMBERSHIP_FILE: &str = "server.json";
-const SECRET_FILE: &str = "secret";
 
 /// What `server.json` says: the identity of a server that does not hold the coordinator.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Membership {
     pub server: ServerId,
     /// The cluster's id: 32 hex digits.
     pub cluster: String,
-    /// Where the coordinator answers: `unix:PATH` or `tcp:ADDRESS:PORT`.
+    /// Where the coordinator answers: `unix:PATH` or `tcp:HOST:PORT`.
     pub coordinator: String,
 }
 
@@ -70,8 +70,8 @@ impl Membership {
     /// # Errors
     ///
     /// `Invalid` if the address cannot be parsed.
-    pub fn registry(&self, secret: Option<&Secret>) -> Result<Registry> {
-        let endpoint = Endpoint::parse(&self.coordinator, secret)?;
+    pub fn registry(&self, context: Option<&Arc<Context>>) -> Result<Registry> {
+        let endpoint = Endpoint::parse(&self.coordinator, context)?;
         let coordinator = RemoteCoordinator::new(endpoint, Some(self.cluster.clone()));
         Ok(Registry::of(Arc::new(coordinator), self.server))
     }
@@ -81,8 +81,8 @@ impl Membership {
     /// # Errors
     ///
     /// `Unavailable` if none answers, `Invalid` if it has no cluster yet.
-    pub fn cluster_there(&self, secret: Option<&Secret>) -> Result<String> {
-        let endpoint = Endpoint::parse(&self.coordinator, secret)?;
+    pub fn cluster_there(&self, context: Option<&Arc<Context>>) -> Result<String> {
+        let endpoint = Endpoint::parse(&self.coordinator, context)?;
         Registry::of(Arc::new(RemoteCoordinator::new(endpoint, None)), self.server).cluster()
     }
 }
@@ -112,16 +112,6 @@ pub(crate) fn open_apart(state: &Path) -> Result<EmbeddedCoordinator> {
     if path.exists() { EmbeddedCoordinator::open(&path) } else { EmbeddedCoordinator::create(&path) }
 }
 
-/// Reads the cluster's secret; `None` if the directory has none.
-///
-/// # Errors
-///
-/// `Invalid` or `Io` if the file cannot be used.
-pub(crate) fn secret(state: &Path) -> Result<Option<Secret>> {
-    let path = state.join(SECRET_FILE);
-    if path.exists() { Secret::read(&path).map(Some) } else { Ok(None) }
-}
-
 /// Opens the cluster's records for the server of a state directory. Also returns where the coordinator answers, or
 /// `None` if this server holds it.
 ///
@@ -129,7 +119,7 @@ pub(crate) fn secret(state: &Path) -> Result<Option<Secret>> {
 ///
 /// `Invalid` if the directory is no server's, `Denied` if the coordinator is another cluster's or does not know the
 /// server, `Unavailable` if it does not answer.
-pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Registry, Option<String>)> {
+pub(crate) fn open_registry(state: &Path, context: Option<&Arc<Context>>) -> Result<(Registry, Option<String>)> {
     let embedded = state.join(COORDINATOR_FILE);
     if embedded.exists() {
         return Ok((Registry::new(Arc::new(EmbeddedCoordinator::open(&embedded)?)), None));
@@ -141,7 +131,7 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Re
         )));
     };
     let (at, server) = (&membership.coordinator, membership.server);
-    let found = membership.cluster_there(secret).map_err(|error| match error {
+    let found = membership.cluster_there(context).map_err(|error| match error {
         // `init --coordinator` writes `server.json` before it makes the cluster.
         Error::Invalid { what } => Error::Denied {
             what: format!(
@@ -161,7 +151,7 @@ pub(crate) fn open_registry(state: &Path, secret: Option<&Secret>) -> Result<(Re
             ),
         });
     }
-    let registry = membership.registry(secret)?;
+    let registry = membership.registry(context)?;
     if registry.servers()?.iter().all(|info| info.server != server) {
         return Err(Error::Denied {
             what: format!(

@@ -11,6 +11,7 @@ use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Event, root_directory};
 use hekate_threads::{HashMap, Mutex, MutexGuard, RwLock};
+use hekate_transport::Peer;
 use std::sync::Arc;
 
 /// Entries that one record deletes.
@@ -189,6 +190,22 @@ impl Node {
         }
     }
 
+    /// The map for a peer: with the addresses of the network at which it has connected.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Node::map`].
+    pub(crate) fn map_for(&self, peer: &Peer, volume: &VolumeInfo) -> Result<VolumeMap> {
+        let mut map = self.map(volume)?;
+        if let Peer::Remote(remote) = peer {
+            let networks = self.cluster.access.networks();
+            for address in &mut map.servers {
+                address.endpoints.retain(|endpoint| networks.get(endpoint) == Some(&remote.network));
+            }
+        }
+        Ok(map)
+    }
+
     /// Reads what other servers have recorded: addresses, rings, volumes, and sessions. Hosts new rings, makes roots
     /// that are missing, and ends sessions that were ended elsewhere.
     ///
@@ -197,6 +214,8 @@ impl Node {
     /// Those of the coordinator and of the partitions; the next call continues.
     pub(crate) fn read_records(&self) -> Result<()> {
         let _alone = self.volumes.change();
+        self.cluster.access.refresh(self.cluster.registry())?;
+        self.cluster.renew_credential();
         self.read_addresses()?;
         let servers = self.cluster.registry().bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
         for info in self.cluster.registry().rings()? {
@@ -213,6 +232,12 @@ impl Node {
             }
         }
         self.volumes.keep_only(&recorded);
+        for session in self.sessions.owned_by(|owner| self.cluster.access.is_owner_revoked(owner)) {
+            log::warn!("session {session} ends: its client has been revoked");
+            self.sessions.end(self.cluster.registry(), session)?;
+            self.rings.all().iter().for_each(|ring| self.session_ended(ring, session));
+            self.rings.all().iter().try_for_each(|ring| forget_session(self, ring, session))?;
+        }
         let ended = self.sessions.refresh(self.cluster.registry())?;
         let rings = self.rings.all();
         for session in &ended {

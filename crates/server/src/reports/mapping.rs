@@ -6,6 +6,7 @@
 
 use crate::hosting::node::Node;
 use crate::request::sessions::Session;
+use hekate_cluster::SessionOwner;
 use hekate_control::status::MappedFile;
 use hekate_proto::*;
 use hekate_threads::{HashMap, Mutex, elapsed, now};
@@ -108,9 +109,11 @@ pub fn note(node: &Node, session: &Session, mapped: &[InodeId]) {
 
 /// A client's name for people; its mount logs the same session number.
 fn client(node: &Node, session: SessionId) -> String {
-    match node.sessions.get(session).ok().and_then(|session| session.uid) {
-        Some(uid) => format!("session {} of user {uid}", session.0),
-        None => format!("session {} over TCP", session.0),
+    match node.sessions.get(session).map(|session| session.owner.clone()) {
+        Ok(SessionOwner::Uid(uid)) => format!("session {} of user {uid}", session.0),
+        Ok(SessionOwner::Client(name)) => format!("session {} of client {name}", session.0),
+        Ok(SessionOwner::Server(server)) => format!("session {} of server {server}", session.0),
+        Err(_) => format!("session {}", session.0),
     }
 }
 

@@ -130,6 +130,9 @@ impl Node {
     }
 
     fn request(&self, session: &Arc<Session>, request: &Request, durability: &mut Durability) -> Result<Reply> {
+        if !request.op.is_read() && self.cluster.access.is_read_only(&session.owner) {
+            return Err(Error::ReadOnly);
+        }
         match request.target {
             Target::Partition { ring, partition, epoch } => {
                 self.partition_op(session, request, LeaderTarget { ring, partition, epoch }, durability)

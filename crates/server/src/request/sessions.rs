@@ -1,6 +1,6 @@
 //! Sessions: which clients use which volume, when a session expires, and which orphans each session has released.
 
-use hekate_cluster::{Registry, SessionInfo};
+use hekate_cluster::{Registry, SessionInfo, SessionOwner};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::{HashMap, HashSet, Mutex, RwLock, elapsed, now};
@@ -25,9 +25,7 @@ const ORPHANS_AT_ONCE: usize = 1024;
 pub struct Session {
     pub id: SessionId,
     pub volume: VolumeId,
-    /// The user of the client's process, as the kernel reports it; `None` for a client over TCP, which knows the
-    /// cluster's secret.
-    pub uid: Option<u32>,
+    pub owner: SessionOwner,
     /// The server that opened the session, and expires it. While that server has no lease, another one does
     /// (`Node::ends_sessions_of`).
     home: ServerId,
@@ -113,7 +111,7 @@ impl Sessions {
             Arc::new(Session {
                 id: info.session,
                 volume: info.volume,
-                uid: info.uid,
+                owner: info.owner.clone(),
                 home: info.server,
                 gate: RwLock::new(()),
                 connections: AtomicUsize::new(0),
@@ -132,14 +130,14 @@ impl Sessions {
     /// # Errors
     ///
     /// Those of the coordinator.
-    pub fn begin(&self, registry: &Registry, volume: VolumeId, uid: Option<u32>) -> Result<Arc<Session>> {
-        let session = registry.begin_session(volume, uid)?;
-        if let (Some(locks), Some(uid)) = (self.locks.get(), uid)
-            && let Err(error) = locks.begin(session, uid)
+    pub fn begin(&self, registry: &Registry, volume: VolumeId, owner: SessionOwner) -> Result<Arc<Session>> {
+        let session = registry.begin_session(volume, &owner)?;
+        if let (Some(locks), SessionOwner::Uid(uid)) = (self.locks.get(), &owner)
+            && let Err(error) = locks.begin(session, *uid)
         {
             log::warn!("session {session} expires only after 60 s of silence: {error}");
         }
-        Ok(self.insert(&SessionInfo { session, volume, uid, server: self.server }))
+        Ok(self.insert(&SessionInfo { session, volume, owner, server: self.server }))
     }
 
     /// A session that has not ended.
@@ -177,6 +175,11 @@ impl Sessions {
         Ok(())
     }
 
+    /// Sessions whose owners `is_of` accepts.
+    pub fn owned_by(&self, is_of: impl Fn(&SessionOwner) -> bool) -> Vec<SessionId> {
+        self.all.read().values().filter(|session| is_of(&session.owner)).map(|session| session.id).collect()
+    }
+
     /// Sessions on the volumes that `is_of` accepts.
     pub fn on(&self, is_of: impl Fn(VolumeId) -> bool) -> Vec<SessionId> {
         self.all.read().values().filter(|session| is_of(session.volume)).map(|session| session.id).collect()
@@ -205,7 +208,8 @@ impl Sessions {
         if is_settled && session.connections.load(Ordering::Relaxed) > 0 {
             return false;
         }
-        let locks = self.locks.get().filter(|_| session.home == self.server && session.uid.is_some());
+        let locks =
+            self.locks.get().filter(|_| session.home == self.server && matches!(session.owner, SessionOwner::Uid(_)));
         let found = locks.map_or(SessionProcess::Unknown, |locks| locks.look(session.id));
         session.is_locked.fetch_or(found == SessionProcess::Lives, Ordering::Relaxed);
         found == SessionProcess::Ended
@@ -330,7 +334,7 @@ mod tests {
         let ((has_read, reads), (returns, may_return)) = (channel(), channel());
         let inner = EmbeddedCoordinator::create(&path).unwrap();
         let registry = Registry::new(Arc::new(Slow { inner, has_read, may_return: Mutex::new(may_return) }));
-        let id = registry.begin_session(VolumeId(1), None).unwrap();
+        let id = registry.begin_session(VolumeId(1), &SessionOwner::Uid(0)).unwrap();
         let sessions = Sessions::new(registry.server());
         std::thread::scope(|scope| {
             let found = scope.spawn(|| sessions.find(&registry, id).map(|_| ()));

@@ -31,6 +31,7 @@ pub struct Options {
     pub wait: Option<Duration>,
     pub state: Option<PathBuf>,
     pub server: Option<String>,
+    pub credential: Option<PathBuf>,
 }
 
 /// An option: its name, the word after `=` if it takes a value, its help, and its effect.
@@ -131,7 +132,11 @@ const KNOWN: &[Known] = &[
         o.server = Some(value.into());
         Ok(())
     }),
-    known("state", "DIR", "the state directory whose server and secret are used, as --state", |o, value| {
+    known("credential", "FILE", "the credential that is shown over TCP, as --credential", |o, value| {
+        o.credential = Some(value.into());
+        Ok(())
+    }),
+    known("state", "DIR", "the state directory whose server and credential are used, as --state", |o, value| {
         o.state = Some(value.into());
         Ok(())
     }),
@@ -259,6 +264,7 @@ impl Options {
             wait: more.wait.or(self.wait),
             state: more.state.clone().or(self.state),
             server: more.server.clone().or(self.server),
+            credential: more.credential.clone().or(self.credential),
         }
     }
 

@@ -1,0 +1,127 @@
+//! Options of the commands about who may connect.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+
+fn life(text: &str) -> Result<Duration, String> {
+    let life = humantime::parse_duration(text).map_err(|error| format!("{error}; say 12h or 90d"))?;
+    if life.is_zero() { Err("a time of 0 s expires at once".into()) } else { Ok(life) }
+}
+
+/// Invitations of servers.
+#[derive(Subcommand, Debug)]
+pub enum Token {
+    /// Make an invitation for one server, and print it as one line.
+    #[command(after_help = "Example: hekate token create --expires 1h")]
+    Create(TokenCreate),
+}
+
+#[derive(Args, Debug)]
+pub struct TokenCreate {
+    /// How long it is good for: 30m, 1h, 2d; 30 days at most.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = life)]
+    pub expires: Duration,
+}
+
+/// Clients and their credentials.
+#[derive(Subcommand, Debug)]
+pub enum Client {
+    /// Make a client, and write its credential to a file.
+    #[command(after_help = CREATE_EXAMPLES)]
+    Create(ClientCreate),
+    /// All clients.
+    #[command(after_help = "Example: hekate client list")]
+    List,
+    /// One client.
+    #[command(after_help = "Example: hekate client show web1")]
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Write a new credential of a client to a file. The earlier ones stay valid until they expire.
+    #[command(after_help = "Example: hekate client renew web1 -o web1.hekate")]
+    Renew(ClientRenew),
+    /// Refuse a client from now on, for good: its connections and mounts end within 5 s.
+    #[command(after_help = "Example: hekate client revoke web1")]
+    Revoke {
+        /// Its name.
+        name: String,
+    },
+}
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  hekate client create web1 --volume photos -o web1.hekate
+  hekate client create backup --volume photos --read-only --expires 30d -o backup.hekate
+  hekate client create ann --admin -o ann.hekate
+  hekate mount --credential web1.hekate photos /mnt/photos        on the client's machine";
+
+#[derive(Args, Debug)]
+pub struct ClientCreate {
+    /// Its name: letters, digits, dots, dashes, underlines.
+    pub name: String,
+    /// A volume that it may use; may be given again.
+    #[arg(long = "volume", value_name = "NAME")]
+    pub volumes: Vec<String>,
+    /// It may change nothing.
+    #[arg(long)]
+    pub read_only: bool,
+    /// It may do what root may do on a server, and use every volume.
+    #[arg(long)]
+    pub admin: bool,
+    /// The network at which it reaches servers, if clients have several.
+    #[arg(long, value_name = "NAME")]
+    pub network: Option<String>,
+    /// How long its certificate is valid: 12h, 90d [default: the cluster's setting].
+    #[arg(long, value_name = "TIME", value_parser = life)]
+    pub expires: Option<Duration>,
+    /// The file to write, which only its owner can read.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct ClientRenew {
+    /// Its name.
+    pub name: String,
+    /// How long the new certificate is valid: 12h, 90d [default: the cluster's setting].
+    #[arg(long, value_name = "TIME", value_parser = life)]
+    pub expires: Option<Duration>,
+    /// The file to write; one that exists is replaced.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+/// The cluster's authority, which signs the certificates of servers and clients.
+#[derive(Subcommand, Debug)]
+pub enum Ca {
+    /// Its certificates, and when they expire.
+    #[command(after_help = "Example: hekate ca show")]
+    Show,
+    /// Replace the root in steps, while everything runs.
+    #[command(subcommand)]
+    Rotate(Rotate),
+}
+
+/// The steps of the replacement of the root.
+#[derive(Subcommand, Debug)]
+pub enum Rotate {
+    /// Make a new root, which all trust beside the old one.
+    #[command(after_help = "Example: hekate ca rotate start --root-key /media/stick/root.key")]
+    Start {
+        /// The file for the new root's key; its certificate is written beside it.
+        #[arg(long, value_name = "FILE")]
+        root_key: PathBuf,
+    },
+    /// Sign new certificates below the new root.
+    #[command(after_help = "Example: hekate ca rotate switch")]
+    Switch,
+    /// Trust the old root no more.
+    #[command(after_help = "Example: hekate ca rotate finish")]
+    Finish {
+        /// Finish although some clients do not know the new root.
+        #[arg(long)]
+        force: bool,
+    },
+}

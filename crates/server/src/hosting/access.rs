@@ -1,0 +1,268 @@
+//! What a peer may do: the one place that decides it.
+//!
+//! | peer | control requests | volumes |
+//! |---|---|---|
+//! | a process of root or of the server's own user, over the unix socket | all | all |
+//! | another user's process, over the unix socket | those that change nothing | its own, and those that name it |
+//! | a server, by its certificate | all, and those of servers among themselves | all |
+//! | a client with the right of an administrator | all | all |
+//! | a client | those that change nothing; the renewal of its own credential | those of its record |
+//! | a process without a certificate | who answers; to join, with an invitation | none |
+//!
+//! A client is what its record says now, not what its certificate said when it was issued: a revoked one is refused,
+//! its connections and its sessions end.
+
+use crate::hosting::authority;
+use crate::hosting::cluster_access::ClusterAccess;
+use crate::hosting::keys::Keys;
+use hekate_cluster::{ClientInfo, Registry, SessionOwner, VolumeInfo};
+use hekate_control::{ControlRequest, Request};
+use hekate_proto::{Error, Result};
+use hekate_threads::{RwLock, time_of_day};
+use hekate_tls::{Credential, Holder};
+use hekate_transport::Peer;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The network for servers among themselves.
+pub const BACK: &str = "back";
+
+/// The clients of the cluster, as the records were last read.
+#[derive(Default)]
+pub struct Access {
+    clients: RwLock<BTreeMap<String, Arc<ClientInfo>>>,
+    /// The network of each endpoint over TCP.
+    networks: RwLock<Arc<BTreeMap<String, String>>>,
+    /// Some server has an address at the network of servers.
+    has_back: AtomicBool,
+}
+
+impl Access {
+    /// Reads the records.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
+    pub fn refresh(&self, registry: &Registry) -> Result<()> {
+        let clients = registry.clients()?.into_iter().map(|info| (info.name.clone(), Arc::new(info))).collect();
+        *self.clients.write() = clients;
+        let networks: BTreeMap<_, _> = registry.servers()?.into_iter().flat_map(|info| info.networks).collect();
+        self.has_back.store(networks.values().any(|network| network == BACK), Ordering::Relaxed);
+        *self.networks.write() = Arc::new(networks);
+        Ok(())
+    }
+
+    /// The network of each endpoint over TCP.
+    pub fn networks(&self) -> Arc<BTreeMap<String, String>> {
+        self.networks.read().clone()
+    }
+
+    /// The client that a peer is; `None` if it is no client.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if it was revoked, or is not known.
+    fn client(&self, peer: &Peer) -> Result<Option<Arc<ClientInfo>>> {
+        let (Peer::Remote(remote), Some(Holder::Client(name))) = (peer, peer.holder()) else { return Ok(None) };
+        let known = self.clients.read().get(name).cloned();
+        let unknown = || Error::Denied { what: format!("client {name} is not known to the cluster, or was removed") };
+        let client = known.ok_or_else(unknown)?;
+        client.accepts(&remote.serial)?;
+        Ok(Some(client))
+    }
+
+    /// True if the peer is a client that may not do anything any more.
+    pub fn is_revoked(&self, peer: &Peer) -> bool {
+        self.client(peer).is_err()
+    }
+
+    /// True if a session's owner may not do anything any more.
+    pub fn is_owner_revoked(&self, owner: &SessionOwner) -> bool {
+        match owner {
+            SessionOwner::Client(name) => self.clients.read().get(name).is_none_or(|client| client.revoked),
+            SessionOwner::Uid(_) | SessionOwner::Server(_) => false,
+        }
+    }
+
+    /// True if a session's owner may only read.
+    pub fn is_read_only(&self, owner: &SessionOwner) -> bool {
+        match owner {
+            SessionOwner::Client(name) => self.clients.read().get(name).is_none_or(|client| client.read_only),
+            SessionOwner::Uid(_) | SessionOwner::Server(_) => false,
+        }
+    }
+
+    /// Checks that a peer may use a volume. Returns the owner of its sessions.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` otherwise.
+    pub fn may_use(&self, peer: &Peer, volume: &VolumeInfo) -> Result<SessionOwner> {
+        self.check_network(peer)?;
+        match peer {
+            Peer::Local { uid } => may_use_as_user(*uid, volume).map(|()| SessionOwner::Uid(*uid)),
+            Peer::Remote(remote) => match (&remote.holder, self.client(peer)?) {
+                (Some(Holder::Server(server)), _) => Ok(SessionOwner::Server(*server)),
+                (_, Some(client)) if client.admin || client.volumes.contains(&volume.name) => {
+                    Ok(SessionOwner::Client(client.name.clone()))
+                }
+                (_, Some(client)) => Err(Error::Denied {
+                    what: format!(
+                        "client {} may not use volume {}; its credential names others",
+                        client.name, volume.name
+                    ),
+                }),
+                (_, None) => Err(nobody()),
+            },
+        }
+    }
+
+    /// Checks that servers connect at this peer's network.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if they have one of their own.
+    pub fn may_link(&self, peer: &Peer) -> Result<()> {
+        match peer {
+            Peer::Remote(remote) if self.has_back() && remote.network != BACK => Err(Error::Denied {
+                what: format!("servers connect to each other at network {BACK}, not at {}", remote.network),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_back(&self) -> bool {
+        self.has_back.load(Ordering::Relaxed)
+    }
+
+    /// Clients are refused at the network of servers.
+    fn check_network(&self, peer: &Peer) -> Result<()> {
+        match (peer, peer.holder()) {
+            (Peer::Remote(remote), Some(Holder::Client(name))) if self.has_back() && remote.network == BACK => {
+                Err(Error::Denied {
+                    what: format!("client {name} connects at network {BACK}, which is for servers only"),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that a peer may send a control request.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` otherwise.
+    pub fn may_ask(&self, peer: &Peer, request: &Request) -> Result<()> {
+        self.check_network(peer)?;
+        let Peer::Remote(remote) = peer else { return may_ask_here(peer, request) };
+        if matches!(remote.holder, Some(Holder::Server(_))) {
+            return Ok(());
+        }
+        match (self.client(peer)?, request) {
+            (_, Request::Control(ControlRequest::Identify(_))) => Ok(()),
+            (None, Request::Control(ControlRequest::Enroll(_))) => Ok(()),
+            (None, _) => Err(nobody()),
+            (Some(client), Request::Control(ControlRequest::ClientRenew(call))) if call.name == client.name => Ok(()),
+            (Some(client), Request::Control(request)) if client.admin || request.is_open_to_all() => Ok(()),
+            (Some(client), Request::Peer(_)) => Err(Error::Denied {
+                what: format!("client {} is no server, and only servers may ask this", client.name),
+            }),
+            (Some(client), _) => Err(Error::Denied {
+                what: format!(
+                    "client {} may only read the state; `hekate client create --admin` makes a credential for changes",
+                    client.name
+                ),
+            }),
+        }
+    }
+}
+
+fn nobody() -> Error {
+    Error::Denied { what: "the connection shows no certificate; use a credential of `hekate client create`".into() }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The user as which a peer acts: a peer with a certificate acts as the server's own user.
+pub fn uid_of(peer: &Peer) -> u32 {
+    match peer {
+        Peer::Local { uid } => *uid,
+        Peer::Remote(_) => own_uid(),
+    }
+}
+
+/// A process of this machine: root and the server's own user may change the cluster.
+///
+/// # Errors
+///
+/// `Denied` if another user wants to.
+pub fn may_ask_here(peer: &Peer, request: &Request) -> Result<()> {
+    let (uid, own) = (uid_of(peer), own_uid());
+    if request.is_open_to_all() || uid == 0 || uid == own {
+        return Ok(());
+    }
+    Err(Error::Denied {
+        what: format!("user {uid} may only read the state; changes of the cluster need root or user {own} (sudo)"),
+    })
+}
+
+/// On this machine root, the server's own user, the owner and the users that the owner has named may use a volume.
+fn may_use_as_user(uid: u32, volume: &VolumeInfo) -> Result<()> {
+    if uid == 0 || uid == own_uid() || uid == volume.owner_uid || volume.allowed_uids.contains(&uid) {
+        return Ok(());
+    }
+    Err(Error::Denied {
+        what: format!(
+            "user {uid} may not use volume {}; its owner is {}, and `hekate volume create --allow-uid` names others",
+            volume.name, volume.owner_uid
+        ),
+    })
+}
+
+impl ClusterAccess {
+    /// Renews this server's certificate when two thirds of its life are over, or the authority has changed since it was
+    /// issued. Connections that are open stay.
+    pub(crate) fn renew_credential(&self) {
+        let Some(keys) = self.keys() else { return };
+        let renewed =
+            self.renewed(keys).and_then(|renewed| renewed.map_or(Ok(()), |credential| keys.renew(credential)));
+        if let Err(error) = renewed {
+            log::warn!("this server's certificate cannot be renewed: {error}");
+        }
+    }
+
+    fn renewed(&self, keys: &Keys) -> Result<Option<Credential>> {
+        let Some(current) = keys.context().credential() else { return Ok(None) };
+        let (info, record) = (current.info()?, authority::record(self.registry())?);
+        let issuing = authority::issuing_chain(self.registry(), keys.seal())?;
+        let is_current = current.roots == record.roots.concat() && current.chain.ends_with(&issuing);
+        if is_current && time_of_day() < info.renew_at() {
+            return Ok(None);
+        }
+        let holder = Holder::Server(self.server());
+        log::info!("this server's certificate is renewed");
+        authority::server_credential(self.registry(), keys.seal(), self.id(), &holder).map(Some)
+    }
+
+    /// The networks' addresses of a server in the order in which another one tries them: those of the network of
+    /// servers, other TCP addresses, unix sockets whose directory exists on this machine.
+    pub(crate) fn endpoints_of(&self, info: &hekate_cluster::ServerInfo) -> Vec<hekate_transport::Endpoint> {
+        use hekate_transport::Endpoint;
+        let rank = |text: &&String| match info.networks.get(*text) {
+            Some(network) if network == BACK => 0,
+            Some(_) => 1,
+            None => 2,
+        };
+        let has_back = info.networks.values().any(|network| network == BACK);
+        let mut texts: Vec<&String> = info.endpoints.iter().filter(|text| !has_back || rank(text) != 1).collect();
+        texts.sort_by_key(rank);
+        let is_here = |endpoint: &Endpoint| match endpoint {
+            Endpoint::Unix(path) => path.parent().is_some_and(std::path::Path::exists),
+            Endpoint::Tcp(..) => self.has_address(),
+        };
+        texts.into_iter().filter_map(|text| self.endpoint(text).ok()).filter(is_here).collect()
+    }
+}
