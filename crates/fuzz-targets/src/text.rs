@@ -8,7 +8,7 @@ use hekate_brick::{BrickSettings, Identity};
 use hekate_cluster::coordinator::{Expect, Write};
 use hekate_cluster::{
     BrickInfo, Coordinator, Domain, Listing, Outcome, PoolInfo, Registry, Revision, RingInfo, RingRecord, ServerInfo,
-    SessionInfo, ViewRecord, VolumeInfo, Watched,
+    SessionInfo, SessionOwner, ViewRecord, VolumeInfo, Watched,
 };
 use hekate_control::peer::{CoordinatorRequest, PeerRequest};
 use hekate_control::{
@@ -123,7 +123,7 @@ pub fn coordinator_record(bytes: &[u8]) {
     let registry = Registry::new(Arc::new(Constant(text.into())));
     let _ = (registry.cluster(), registry.pools(), registry.volumes(), registry.sessions(), registry.servers());
     let _ = registry.lost_blocks::<(String, String)>();
-    let _ = registry.begin_session(VolumeId(1), None);
+    let _ = registry.begin_session(VolumeId(1), &SessionOwner::Uid(0));
     for ring in registry.rings().unwrap_or_default() {
         assert!(ring.views.len().is_power_of_two());
     }
@@ -159,7 +159,8 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         creation: 5,
     };
     let ring = RingInfo::new(RingId(1), "p", 2, Domain::Server, views(2));
-    let session = SessionInfo { session: SessionId(3), volume: VolumeId(1), uid: Some(1000), server: ServerId(1) };
+    let session =
+        SessionInfo { session: SessionId(3), volume: VolumeId(1), owner: SessionOwner::Uid(1000), server: ServerId(1) };
     let mut all = seeds([brick]);
     all.extend(seeds([server]));
     all.extend(seeds([PoolInfo { name: "p".into() }]));

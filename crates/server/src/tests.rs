@@ -275,18 +275,18 @@ fn execute(served: &Served, ring: &Arc<HostedRing>, at: PartitionNumber, op: Op)
 fn another_user_cannot_take_over_a_session() {
     let served = Served::new("takeover");
     let own = rustix::process::geteuid().as_raw();
-    let (_, session, _) = served.node.open(Peer::Local { uid: own }, "v", None).unwrap();
-    let other = served.node.open(Peer::Local { uid: 4242 }, "v", Some(session));
+    let (_, session, _) = served.node.open(&Peer::Local { uid: own }, "v", None).unwrap();
+    let other = served.node.open(&Peer::Local { uid: 4242 }, "v", Some(session));
     assert!(matches!(other, Err(Error::Denied { .. })));
-    assert!(served.node.open(Peer::Local { uid: own }, "v", Some(session)).is_ok());
+    assert!(served.node.open(&Peer::Local { uid: own }, "v", Some(session)).is_ok());
 }
 
 #[test]
 fn a_user_who_was_not_named_may_not_use_a_volume() {
     let served = Served::new("denied");
-    let refused = served.node.open(Peer::Local { uid: 4343 }, "v", None).unwrap_err();
+    let refused = served.node.open(&Peer::Local { uid: 4343 }, "v", None).unwrap_err();
     assert!(refused.to_string().contains("4343"), "{refused}");
-    assert!(served.node.open(Peer::Local { uid: 4242 }, "v", None).is_ok());
+    assert!(served.node.open(&Peer::Local { uid: 4242 }, "v", None).is_ok());
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn partitions_go_on_without_a_brick_that_has_stopped() {
 #[test]
 fn the_answers_of_a_batch_are_bounded_before_they_are_made() {
     let served = Served::new("bounded");
-    let (volume, session, map) = served.node.open(Peer::Secret, "v", None).unwrap();
+    let (volume, session, map) = served.node.open(&Peer::Local { uid: 0 }, "v", None).unwrap();
     let map: map::VolumeMap = serde_json::from_str(&map).unwrap();
     let shard = ShardId { volume, data: DataId(1), index: 0 };
     let partition = shard.position().partition(map.partitions());
@@ -353,7 +353,7 @@ fn the_answers_of_a_batch_are_bounded_before_they_are_made() {
 #[test]
 fn what_rests_in_another_partition_is_refused() {
     let served = Served::new("stray");
-    let (volume, session, map) = served.node.open(Peer::Secret, "v", None).unwrap();
+    let (volume, session, map) = served.node.open(&Peer::Local { uid: 0 }, "v", None).unwrap();
     let map: map::VolumeMap = serde_json::from_str(&map).unwrap();
     let inode = InodeId::new(0x5555_5555, 1, 7);
     let shard = ShardId { volume, data: DataId(7779), index: 3 };
@@ -559,7 +559,7 @@ fn a_brick_that_stopped_in_a_sync_can_be_levelled_again() {
 #[test]
 fn a_sync_of_a_brick_that_has_stopped_is_asked_of_others() {
     let served = Served::new("stopped-sync");
-    let (volume, session, _) = served.node.open(Peer::Secret, "v", None).unwrap();
+    let (volume, session, _) = served.node.open(&Peer::Local { uid: 0 }, "v", None).unwrap();
     let ring = served.node.ring(served.node.volume(volume).unwrap().ring).unwrap();
     let all: Vec<BrickId> = served.node.bricks.ids().collect();
     let sync = |brick: BrickId| {

@@ -103,8 +103,8 @@ fn servers_are_numbered_from_the_first_and_join_once() {
     assert_eq!(join(&registry, &[4]).unwrap(), ServerId(3));
     assert!(join(&registry, &[4]).unwrap_err().to_string().contains("has joined already"));
     let second = Registry::of(registry.coordinator.clone(), ServerId(2));
-    second.announce(&["unix:/two".into()]).unwrap();
-    registry.announce(&["unix:/one".into()]).unwrap();
+    second.announce(&["unix:/two".into()], &BTreeMap::new()).unwrap();
+    registry.announce(&["unix:/one".into()], &BTreeMap::new()).unwrap();
     let servers = registry.servers().unwrap();
     assert_eq!(servers.iter().map(|info| info.server.0).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(servers[1].endpoints, ["unix:/two"]);
@@ -164,7 +164,7 @@ fn copies_are_on_different_servers_as_soon_as_there_are_enough() {
         "with one copy the domain does not matter"
     );
 
-    registry.announce(&["unix:/one".into()]).unwrap();
+    registry.announce(&["unix:/one".into()], &BTreeMap::new()).unwrap();
     let volume = volume(&registry, on_servers.ring);
     let map = Registry::of(registry.coordinator.clone(), server).map(&volume).unwrap();
     map.check().unwrap();

@@ -65,6 +65,6 @@ mod tests {
         assert!(is_refused(served.node.make_volume(wanted), "raw"));
         let known = served.node.volumes.called("v").unwrap();
         served.node.volumes.put(VolumeInfo { mode: Mode::FastPath, ..(*known).clone() });
-        assert!(is_refused(served.node.open(Peer::Secret, "v", None), "v"));
+        assert!(is_refused(served.node.open(&Peer::Local { uid: 0 }, "v", None), "v"));
     }
 }

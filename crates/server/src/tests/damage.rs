@@ -24,7 +24,7 @@ fn a_bad_copy_is_answered_from_a_good_one_and_mended() {
     let (ring, shard, bytes, members) = shard_at_home(&served);
     rot(&served, &members[0], shard, 5 * BLOCK_BYTES as u64 + 9);
     assert!(matches!(members[0].read_shard(ring, shard, 0, 1 << 20), Err(Error::Damaged { .. })));
-    let (volume, session, map) = served.node.open(Peer::Secret, "v", None).unwrap();
+    let (volume, session, map) = served.node.open(&Peer::Local { uid: 0 }, "v", None).unwrap();
     let map: map::VolumeMap = serde_json::from_str(&map).unwrap();
     let partition = shard.position().partition(map.views.len() as u32);
     let target = Target::Partition { ring, partition, epoch: map.view(partition).unwrap().epoch };
@@ -64,7 +64,7 @@ fn a_scrub_finds_and_repairs_damage_that_no_read_has_met() {
 }
 
 fn read(served: &Served, shard: ShardId) -> Result<Reply> {
-    let (volume, session, map) = served.node.open(Peer::Secret, "v", None).unwrap();
+    let (volume, session, map) = served.node.open(&Peer::Local { uid: 0 }, "v", None).unwrap();
     let map: map::VolumeMap = serde_json::from_str(&map).unwrap();
     let partition = shard.position().partition(map.views.len() as u32);
     let epoch = map.view(partition).unwrap().epoch;

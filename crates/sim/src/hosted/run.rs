@@ -62,6 +62,7 @@ fn make_cluster(world: &mut World) -> Result<()> {
             server: number,
             name: ServerInfo::name_of(number),
             endpoints: Vec::new(),
+            networks: Default::default(),
             announced: Default::default(),
         };
         registry.join(&info, &[brick(server)])?;

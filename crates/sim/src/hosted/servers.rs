@@ -172,7 +172,7 @@ impl World {
         let is_new = !self.servers[server as usize].connected.contains(&session);
         self.serve(server, message, move |node| {
             if is_new {
-                if let Err(error) = node.open(Peer::Secret, VOLUME_NAME, Some(session)) {
+                if let Err(error) = node.open(&Peer::Local { uid: 0 }, VOLUME_NAME, Some(session)) {
                     return Answer::Refused(error);
                 }
                 let connect = move |world: &mut World| world.servers[server as usize].connected.insert(session);
@@ -325,7 +325,7 @@ impl World {
 
 /// Opens a connection for a session, or a new session, and closes it again.
 fn opened(node: &Node, session: Option<SessionId>, answer: impl FnOnce(Welcome) -> Answer) -> Answer {
-    let (_, session, map) = match node.open(Peer::Secret, VOLUME_NAME, session) {
+    let (_, session, map) = match node.open(&Peer::Local { uid: 0 }, VOLUME_NAME, session) {
         Ok(opened) => opened,
         Err(error) => return Answer::Refused(error),
     };

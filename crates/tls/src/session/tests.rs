@@ -1,3 +1,5 @@
+//! Handshakes of two ends, and what each end says of one that fails.
+
 use super::*;
 use crate::{Authority, Credential, Holder, Lifetimes, Root};
 use hekate_proto::ServerId;

@@ -177,7 +177,8 @@ fn a_volume_is_made_once_and_does_not_come_back() {
 fn a_session_is_of_one_caller_and_does_not_return() {
     under_every_script(|stage| {
         let registry = &stage.registry;
-        let begin = || stage.under_faults(|registry| registry.begin_session(VolumeId(1), None)).unwrap();
+        let begin =
+            || stage.under_faults(|registry| registry.begin_session(VolumeId(1), &SessionOwner::Uid(0))).unwrap();
         let (one, two) = (begin(), begin());
         assert!(one != two && registry.session(one).unwrap().is_some() && registry.session(two).unwrap().is_some());
         stage.under_faults(|registry| registry.end_session(one)).unwrap();
@@ -204,7 +205,7 @@ fn a_server_joins_once_and_its_lease_ends_with_its_process() {
         assert_eq!(second.own_bricks().unwrap(), [brick(3, 2)]);
         let announce = |endpoint: &str| {
             *stage.faulty.faults.lock() = stage.script.clone().into();
-            second.announce(&[endpoint.into()]).unwrap();
+            second.announce(&[endpoint.into()], &BTreeMap::new()).unwrap();
             stage.faulty.faults.lock().clear();
         };
         ["unix:/x", "unix:/y", "unix:/x"].into_iter().for_each(announce);
