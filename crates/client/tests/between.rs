@@ -24,7 +24,7 @@ struct Between {
 }
 
 impl Service for Between {
-    fn open(&self, peer: Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
+    fn open(&self, peer: &Peer, volume: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
         self.connections.fetch_add(1, Ordering::SeqCst);
         self.node.open(peer, volume, resume)
     }
@@ -64,7 +64,7 @@ impl Service for Between {
         self.node.disconnected(session);
     }
 
-    fn control(&self, peer: Peer, request: &str) -> String {
+    fn control(&self, peer: &Peer, request: &str) -> String {
         self.node.control(peer, request)
     }
 }
@@ -75,7 +75,7 @@ fn in_front_of(scratch: &Scratch) -> (Arc<Between>, Server, Endpoint) {
     let between = Arc::new(Between { node, meanwhile, connections, wrote });
     let server = Server::new(between.clone());
     let endpoint = Endpoint::Unix(scratch.directory.join("between.sock"));
-    server.listen(&endpoint).unwrap();
+    server.listen(&endpoint, "").unwrap();
     (between, server, endpoint)
 }
 

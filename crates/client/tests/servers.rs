@@ -93,8 +93,8 @@ impl Pair {
     fn start(&mut self, index: usize) {
         let node = Node::start(&NodeSettings { state: self.state(index), without: Vec::new() }, &|_| ()).unwrap();
         let server = Server::new(node.clone());
-        server.listen(&self.endpoint(index)).unwrap();
-        node.announce(&[self.endpoint(index).to_string()]).unwrap();
+        server.listen(&self.endpoint(index), "").unwrap();
+        node.announce(&[self.endpoint(index).to_string()], &std::collections::BTreeMap::new()).unwrap();
         self.running[index] = Some((node, server));
     }
 

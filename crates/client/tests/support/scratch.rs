@@ -66,7 +66,7 @@ impl Scratch {
     pub fn start(&mut self) {
         let node = Node::start(&NodeSettings { state: self.directory.clone(), without: Vec::new() }, &|_| ()).unwrap();
         let server = Server::new(node.clone());
-        server.listen(&self.endpoint()).unwrap();
+        server.listen(&self.endpoint(), "").unwrap();
         self.running = Some((node, server));
     }
 

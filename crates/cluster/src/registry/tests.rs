@@ -116,13 +116,13 @@ fn records_of_a_newer_program_are_refused() {
     let registry = registry();
     registry.create_cluster("c").unwrap();
     registry.check_version().unwrap();
-    registry.coordinator.transact(&[], &[("/version", Some("4"))]).unwrap();
+    registry.coordinator.transact(&[], &[("/version", Some("5"))]).unwrap();
     let refused = registry.check_version().unwrap_err();
     assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
-    assert!(refused.to_string().contains("version 4, this program knows 3"), "{refused}");
+    assert!(refused.to_string().contains("version 5, this program knows 4"), "{refused}");
     // Records without a version have version 1.
     registry.coordinator.transact(&[], &[("/version", None)]).unwrap();
-    assert!(registry.check_version().unwrap_err().to_string().contains("version 1, this program knows 3"));
+    assert!(registry.check_version().unwrap_err().to_string().contains("version 1, this program knows 4"));
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn records_without_a_server_are_of_the_first_server() {
     assert_eq!((brick.server, brick.incarnation), (FIRST_SERVER, Incarnation(0)));
     let ring: RingRecord = serde_json::from_str(r#"{"ring":1,"pool":"default","copies":2,"placed":[]}"#).unwrap();
     assert_eq!(ring.domain, Domain::Disk);
-    let session: SessionInfo = serde_json::from_str(r#"{"session":9,"volume":1,"uid":1000}"#).unwrap();
+    let session: SessionInfo = serde_json::from_str(r#"{"session":9,"volume":1,"owner":{"uid":1000}}"#).unwrap();
     assert_eq!(session.server, FIRST_SERVER);
 }
 

@@ -174,7 +174,7 @@ mod tests {
         let served = Served::new("coordinator");
         let endpoint = Endpoint::Unix(served.directory.join("server.sock"));
         let server = Server::new(served.node.clone());
-        server.listen(&endpoint).unwrap();
+        server.listen(&endpoint, "").unwrap();
         let remote: Arc<dyn Coordinator> =
             Arc::new(RemoteCoordinator::new(endpoint.clone(), Some(served.node.cluster.id().into())));
         conforms(&remote);
@@ -184,7 +184,7 @@ mod tests {
         assert!(matches!(away, Error::Unavailable { .. }) && away.to_string().contains("server.sock"), "{away}");
         let served = served.restart();
         let server = Server::new(served.node.clone());
-        server.listen(&endpoint).unwrap();
+        server.listen(&endpoint, "").unwrap();
         assert_eq!(remote.get("/suite/b").unwrap().unwrap(), "2");
         let removed = remote.transact(&[("/suite/b", Some("2"))], &[("/suite/b", None)]).unwrap();
         assert_eq!(removed, Outcome::Written);
@@ -205,7 +205,7 @@ mod tests {
         let served = Served::new("coordinator-other");
         let endpoint = Endpoint::Unix(served.directory.join("server.sock"));
         let server = Server::new(served.node.clone());
-        server.listen(&endpoint).unwrap();
+        server.listen(&endpoint, "").unwrap();
         let stranger = RemoteCoordinator::new(endpoint, Some("theirs".into()));
         let refused = stranger.transact(&[], &[("/suite/b", Some("2"))]).unwrap_err();
         assert!(matches!(&refused, Error::Denied { what } if what.contains("theirs")), "{refused}");

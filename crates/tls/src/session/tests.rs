@@ -43,7 +43,7 @@ impl Cluster {
     }
 }
 
-fn open(context: &Context, side: Side, stream: &UnixStream) -> io::Result<(Session, Inbox)> {
+fn open(context: &Context, side: Side, stream: &UnixStream) -> Opened {
     let receive = &mut |buffer: &mut Vec<u8>| {
         let mut bytes = [0; 4096];
         let count = { stream }.read(&mut bytes)?;
@@ -53,8 +53,10 @@ fn open(context: &Context, side: Side, stream: &UnixStream) -> io::Result<(Sessi
     Session::open(context, side, receive, &mut |bytes| { stream }.write_all(bytes))
 }
 
+type Opened = io::Result<(Session, Inbox)>;
+
 /// Both ends of a handshake, and what each end reads next.
-fn both(client: Context, server: Context) -> (io::Result<(Session, Inbox)>, io::Result<(Session, Inbox)>) {
+fn both(client: Context, server: Context) -> (Opened, Opened) {
     let (near, far) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         let accepting = scope.spawn(move || open(&server, Side::Server, &far));
@@ -130,7 +132,7 @@ fn each_end_refuses_what_is_not_of_its_cluster_and_says_why() {
     sister.root = ours.root.clone();
     let (client, _) = refusals(ours.client(), sister.server());
     assert!(client.contains("another cluster"), "{client}");
-    let (client, server) = refusals(sister.client(), { ours.server() });
+    let (client, server) = refusals(sister.client(), ours.server());
     assert!(client.contains("another cluster") && !server.is_empty(), "{client}, {server}");
     assert!(refusals(others.client(), ours.server()).0.contains("no root"), "another cluster");
 
