@@ -20,4 +20,4 @@ pub use records::{
     AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, RingRecord, RingWish, ServerInfo, SessionInfo,
     SessionOwner, ViewRecord, VolumeInfo, check_openings,
 };
-pub use registry::{AuthorityInfo, ClientCertificate, ClientInfo, Registry, TokenInfo};
+pub use registry::{AuthorityInfo, BACK, ClientCertificate, ClientInfo, Registry, TokenInfo};

@@ -17,7 +17,7 @@ mod tests;
 
 use crate::coordinator::{Coordinator, Expect, Write};
 use crate::records::*;
-pub use access::{AuthorityInfo, ClientCertificate, ClientInfo, TokenInfo};
+pub use access::{AuthorityInfo, BACK, ClientCertificate, ClientInfo, TokenInfo};
 use attempts::Attempts;
 use hekate_proto::*;
 use serde::Serialize;

@@ -1,5 +1,6 @@
 //! Who may connect: invitations of servers, clients and their credentials, the cluster's authority.
 
+use crate::status::NetworkTraffic;
 use crate::{ControlCall, ControlRequest, calls};
 use hekate_proto::ServerId;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,40 @@ calls! { ControlRequest, ControlCall:
     ClientList => Vec<ClientStatus>,
     CaShow => AuthorityStatus,
     CaRotate => CaRotated,
+    NetworkList => Vec<NetworkStatus>,
+    NetworkSet => Vec<NetworkStatus>,
+}
+
+/// All networks.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct NetworkList {}
+
+/// A network.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct NetworkStatus {
+    /// What its connections have carried.
+    #[serde(flatten)]
+    pub traffic: NetworkTraffic,
+    /// It is for servers among themselves: clients are refused.
+    pub for_servers: bool,
+    /// The addresses of each server there.
+    pub addresses: Vec<NetworkAddress>,
+}
+
+/// An address of a server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NetworkAddress {
+    /// The server.
+    pub server: ServerId,
+    /// `HOST:PORT`.
+    pub address: String,
+}
+
+/// Names the network that servers use among themselves.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NetworkSet {
+    /// The network.
+    pub network: String,
 }
 
 /// Makes an invitation for one server.

@@ -76,6 +76,10 @@ pub enum ControlRequest {
     CaShow(CaShow),
     /// See [`CaRotate`].
     CaRotate(CaRotate),
+    /// See [`NetworkList`].
+    NetworkList(NetworkList),
+    /// See [`NetworkSet`].
+    NetworkSet(NetworkSet),
     /// See [`Stop`].
     Stop(Stop),
 }
@@ -96,6 +100,7 @@ impl ControlRequest {
                 | PartitionShow(_)
                 | HealStatus(_)
                 | BrickList(_)
+                | NetworkList(_)
                 | Metrics(_)
         )
     }

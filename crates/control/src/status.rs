@@ -67,6 +67,12 @@ pub struct ClusterStatus {
     pub mapped_by_two: u64,
     /// The last of these, at most 16 of each server.
     pub mapped_files: Vec<MappedFile>,
+    /// What the connections of each network carry, of all servers that answer.
+    #[serde(default)]
+    pub networks: Vec<NetworkTraffic>,
+    /// Certificates that expire within 14 days.
+    #[serde(default)]
+    pub expiring: Vec<ExpiringCertificate>,
     /// All volumes.
     pub volumes: Vec<VolumeStatus>,
     /// Number of inodes without a name that a session may have open.
@@ -75,6 +81,32 @@ pub struct ClusterStatus {
     pub garbage: usize,
     /// Ops of clients of the server that answers, by kind, since it started.
     pub ops: BTreeMap<String, OpStatistics>,
+}
+
+/// What the connections that were accepted at the addresses of a network have carried.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkTraffic {
+    /// Its name.
+    pub network: String,
+    /// Connections that are open.
+    pub connections: u64,
+    /// Bytes that clients and other servers have sent.
+    pub received_bytes: u64,
+    /// Bytes that were sent to them.
+    pub sent_bytes: u64,
+    /// Round trips: batches of requests, control requests, and packets of other servers.
+    pub round_trips: u64,
+}
+
+/// A certificate that expires soon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpiringCertificate {
+    /// What it is of: a server, a client, the issuing key, the root.
+    pub holder: String,
+    /// Seconds since 1970.
+    pub expires: u64,
+    /// The fix.
+    pub fix: String,
 }
 
 /// A server.

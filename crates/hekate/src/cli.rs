@@ -12,7 +12,7 @@ mod scrub;
 #[cfg(feature = "variation")]
 mod variation;
 
-pub use access::{Ca, Client, ClientCreate, ClientRenew, Rotate, Token, TokenCreate};
+pub use access::{Ca, Client, ClientCreate, ClientRenew, Network, Rotate, Token, TokenCreate};
 pub use address::Listen;
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickReplace, BrickScrub};
 pub use documentation::Shell;
@@ -147,6 +147,9 @@ pub enum Command {
     /// Clients of other machines, and their credentials.
     #[command(subcommand)]
     Client(Client),
+    /// Networks: their addresses, and what they carry.
+    #[command(subcommand)]
+    Network(Network),
     /// The cluster's authority, which signs certificates.
     #[command(subcommand)]
     Ca(Ca),

@@ -13,6 +13,7 @@ mod init;
 mod join;
 mod man;
 mod mount;
+mod network;
 mod partition;
 mod pool;
 mod proof;
@@ -43,6 +44,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Token(Token::Create(options)) => ca::create_token(cli, options),
         Command::Client(command) => client::client(cli, command),
         Command::Ca(command) => ca::ca(cli, command),
+        Command::Network(command) => network::network(cli, command),
         Command::Stop => stop::stop(cli),
         Command::Status(options) => status::status(cli, options),
         Command::Metrics => status::metrics(cli),

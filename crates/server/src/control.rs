@@ -9,12 +9,14 @@
 //! | `volumes`, `bricks`, `partitions` | their rows, and changes to them |
 //! | `heal`, `scrub` | progress of healing, proofs and scrubs, and orders to begin them |
 //! | `access` | invitations, clients, the cluster's authority |
+//! | `networks` | networks, certificates that expire soon |
 //! | `coordinator` | reads and writes of the coordinator |
 
 pub(crate) mod access;
 pub(crate) mod bricks;
 pub(crate) mod coordinator;
 mod heal;
+mod networks;
 mod partitions;
 mod report;
 mod scrub;
@@ -121,6 +123,12 @@ fn act(node: &Node, peer: &Peer, request: ControlRequest) -> Result<Value> {
             if changes {
                 node.wake_records();
             }
+            reply
+        }
+        ControlRequest::NetworkList(_) => encode::<calls::NetworkList>(networks::list(node)),
+        ControlRequest::NetworkSet(call) => {
+            let reply = encode::<calls::NetworkSet>(networks::set(node, &call));
+            node.wake_records();
             reply
         }
         ControlRequest::Stop(_) => {

@@ -39,7 +39,6 @@ mod request;
 mod tests;
 
 pub use control::access::{COORDINATOR, Desk};
-pub use hosting::access::BACK;
 pub use hosting::authority;
 pub use hosting::bricks::{NewBrick, make_brick};
 pub use hosting::cluster_access::ClusterAccess;

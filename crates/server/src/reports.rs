@@ -16,19 +16,41 @@ pub(crate) mod metrics;
 pub(crate) mod op_statistics;
 pub(crate) mod where_is;
 
+use hekate_control::status::NetworkTraffic;
+use hekate_transport::Traffic;
 use mapping::Mappings;
 use op_statistics::OpStatistics;
+use std::sync::OnceLock;
 
 /// What a server counts while it serves.
 #[derive(Default)]
 pub struct Statistics {
     ops: OpStatistics,
     mappings: Mappings,
+    /// Tells what the connections of each network have carried.
+    traffic: OnceLock<Box<dyn Fn() -> Vec<Traffic> + Send + Sync>>,
 }
 
 impl Statistics {
     pub fn ops(&self) -> &OpStatistics {
         &self.ops
+    }
+
+    /// Sets what tells the traffic of the networks. A server is given it once.
+    pub fn set_traffic(&self, traffic: impl Fn() -> Vec<Traffic> + Send + Sync + 'static) {
+        let _ = self.traffic.set(Box::new(traffic));
+    }
+
+    /// What the connections of each network have carried.
+    pub fn networks(&self) -> Vec<NetworkTraffic> {
+        let row = |found: Traffic| NetworkTraffic {
+            network: found.network,
+            connections: found.connections,
+            received_bytes: found.received_bytes,
+            sent_bytes: found.sent_bytes,
+            round_trips: found.frames,
+        };
+        self.traffic.get().map(|traffic| traffic().into_iter().map(row).collect()).unwrap_or_default()
     }
 
     /// Files of which two mounts wrote back mapped pages, since the server started.

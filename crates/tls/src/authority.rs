@@ -1,7 +1,7 @@
 //! The cluster's authority: a root, whose key can be taken offline, and an issuing key below it that signs the
 //! certificates of servers and clients.
 
-use crate::certificate::{CertificateInfo, Serial, pem_of, private_key};
+use crate::certificate::{BACKDATED, CertificateInfo, Serial, pem_of, private_key};
 use crate::identity::{Holder, Identity};
 use hekate_proto::{Error, Result};
 use rcgen::{
@@ -14,8 +14,6 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 
-/// A new certificate is valid from this time before now, for clocks that are behind.
-const BACKDATED: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Lifetimes of new certificates, in days.

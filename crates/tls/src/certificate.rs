@@ -9,6 +9,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
 
+/// A new certificate is valid from this time before now, for clocks that are behind.
+pub(crate) const BACKDATED: Duration = Duration::from_secs(3600);
+
 /// A certificate's serial number: hex digits.
 pub type Serial = String;
 
@@ -49,8 +52,8 @@ impl CertificateInfo {
 
     /// When two thirds of the lifetime are over: it is to be renewed from then on.
     pub fn renew_at(&self) -> SystemTime {
-        let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
-        self.not_before + life * 2 / 3
+        let issued = self.not_before + BACKDATED;
+        issued + self.not_after.duration_since(issued).unwrap_or_default() * 2 / 3
     }
 }
 

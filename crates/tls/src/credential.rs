@@ -1,6 +1,6 @@
 //! The file with a certificate, its key, and what is needed to reach the cluster: TOML, readable by its owner only.
 
-use crate::certificate::{CertificateInfo, pems, private_key};
+use crate::certificate::{BACKDATED, CertificateInfo, pems, private_key};
 use crate::identity::Identity;
 use hekate_proto::{Error, Result};
 use rcgen::KeyPair;
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A certificate with its key, the roots that its holder trusts, and where servers answer.
 #[derive(Clone, Serialize, Deserialize, PartialEq, Eq)]
@@ -100,6 +101,15 @@ impl Credential {
         let chain = self.chain()?;
         let first = chain.first().ok_or_else(|| Error::invalid("a credential has no certificate"))?;
         CertificateInfo::of(first)
+    }
+
+    /// The lifetime with which the certificate was issued.
+    ///
+    /// # Errors
+    /// `Invalid` if the certificate cannot be read.
+    pub fn life(&self) -> Result<Duration> {
+        let info = self.info()?;
+        Ok(info.not_after.duration_since(info.not_before + BACKDATED).unwrap_or_default())
     }
 
     /// The holder that the certificate names.

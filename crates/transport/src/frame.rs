@@ -181,6 +181,9 @@ impl Channel {
                 Err(error) => return Err(error.into()),
             }
         }
+        if let Some(counters) = self.stream.counters() {
+            counters.sent(self.sealed.len());
+        }
         // One long frame must not pin its buffer for the life of the connection.
         for buffer in [&mut self.out, &mut self.sealed] {
             if buffer.capacity() > 4 * READ_BYTES_MIN {
@@ -210,6 +213,9 @@ impl Channel {
             return Err(malformed("a frame is longer than its connection allows"));
         }
         self.fill(HEADER_BYTES + length, keep_waiting)?;
+        if let Some(counters) = self.stream.counters() {
+            counters.frame();
+        }
         let mut frame = self.received.split_to(HEADER_BYTES + length).freeze();
         Ok((kind, id, frame.split_off(HEADER_BYTES)))
     }
@@ -253,6 +259,9 @@ impl Channel {
     fn receive_some(&mut self, missing: usize) -> std::io::Result<usize> {
         if self.stream.session().is_some() {
             let arrived = receive(&self.stream, self.inbox.buffer())?;
+            if let Some(counters) = self.stream.counters() {
+                counters.received(arrived);
+            }
             self.received.reserve(missing.max(arrived));
             return Ok(if self.decrypt()? { arrived } else { 0 });
         }

@@ -26,6 +26,7 @@ mod server_pool;
 mod servers;
 mod session_lock;
 mod stream;
+mod traffic;
 
 pub use client::{Remote, Replies, Welcome};
 pub use control::{Asked, Control, Sent, control};
@@ -39,3 +40,4 @@ pub use server::{Door, Server, Service};
 pub use server_pool::ServerPool;
 pub use servers::{Notifications, PendingBatch, Servers};
 pub use session_lock::{SessionLocks, SessionProcess};
+pub use traffic::Traffic;

@@ -10,6 +10,7 @@ use crate::local::Local;
 use crate::lock_notifications::{Listener, NotificationSink};
 use crate::peers::Peers;
 use crate::stream::Stream;
+use crate::traffic::{Networks, Traffic};
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
 use hekate_tls::{Context, Inbox, Side};
 use parking_lot::Mutex;
@@ -81,6 +82,7 @@ pub(crate) struct Shared {
     /// Connections of which it is not known yet who connected, the oldest first.
     unproved: Mutex<VecDeque<u64>>,
     refusals: RefusalLog,
+    networks: Networks,
     limits: Arc<ConnectionLimits>,
     /// Batches being executed.
     calls: AtomicU64,
@@ -116,6 +118,7 @@ impl Server {
                 next_connection: AtomicU64::new(0),
                 unproved: Mutex::default(),
                 refusals: RefusalLog::default(),
+                networks: Networks::default(),
                 limits: Arc::default(),
                 calls: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
@@ -160,6 +163,7 @@ impl Server {
             Endpoint::Tcp(address, context) => {
                 context.server_checked()?;
                 let listener = TcpListener::bind(address).map_err(failed)?;
+                self.shared.networks.of(network);
                 self.keep_listener(&listener).map_err(failed)?;
                 let door = Arc::new(Door { network: network.into(), context: context.clone() });
                 let accept = move || {
@@ -193,6 +197,12 @@ impl Server {
         while self.shared.calls.load(Ordering::SeqCst) > 0 && begun.elapsed() < patience {
             std::thread::sleep(FINISH_PAUSE);
         }
+    }
+
+    /// Returns, whenever it is called, what the connections of each network have carried.
+    pub fn traffic(&self) -> impl Fn() -> Vec<Traffic> + Send + Sync + 'static {
+        let shared = self.shared.clone();
+        move || shared.networks.traffic()
     }
 
     /// Ends the connections of these peers, and those whose handshake is not over. Returns their number.
@@ -331,7 +341,14 @@ impl Shared {
         if let Some(connected) = self.connections.lock().get_mut(&id) {
             connected.peer = Some(peer.clone());
         }
-        self.converse(Channel::new(stream, inbox), peer)
+        let mut stream = stream;
+        let counted = door.map(|(door, _)| {
+            stream.count_in(self.networks.of(&door.network));
+            self.networks.connected(&door.network)
+        });
+        let ended = self.converse(Channel::new(stream, inbox), peer);
+        drop(counted);
+        ended
     }
 
     /// Serves the connection of a peer until it ends.

@@ -1,6 +1,7 @@
 //! A connected stream socket: a unix socket, or TCP with TLS.
 
 use crate::endpoint::Endpoint;
+use crate::traffic::Counters;
 use hekate_tls::{Context, Inbox, Session, Side};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -21,6 +22,8 @@ pub(crate) struct Stream {
     socket: Arc<OwnedFd>,
     /// `None` on a unix socket.
     session: Option<Arc<Session>>,
+    /// The counters of the network at whose address the connection was accepted.
+    counters: Option<Arc<Counters>>,
 }
 
 impl AsFd for Stream {
@@ -32,12 +35,12 @@ impl AsFd for Stream {
 impl Stream {
     /// A socket whose bytes are not encrypted.
     pub fn plain(socket: impl Into<OwnedFd>) -> Self {
-        Self { socket: Arc::new(socket.into()), session: None }
+        Self::plain_of(Arc::new(socket.into()))
     }
 
     /// As [`Stream::plain`], for a socket that is shared.
     pub fn plain_of(socket: Arc<OwnedFd>) -> Self {
-        Self { socket, session: None }
+        Self { socket, session: None, counters: None }
     }
 
     /// Connects to a server. Over TCP this includes the handshake of TLS; the inbox then may hold bytes already.
@@ -75,7 +78,17 @@ impl Stream {
         let (session, inbox) = Session::open(context, side, receive, &mut |bytes| send_all(&socket, bytes))?;
         set_socket_timeout(&*socket, Timeout::Send, None)?;
         set_socket_timeout(&*socket, Timeout::Recv, None)?;
-        Ok((Self { socket, session: Some(Arc::new(session)) }, inbox))
+        Ok((Self { socket, session: Some(Arc::new(session)), counters: None }, inbox))
+    }
+
+    /// Counts what the connection carries from now on.
+    pub fn count_in(&mut self, counters: Arc<Counters>) {
+        self.counters = Some(counters);
+    }
+
+    /// The counters of the connection's network.
+    pub fn counters(&self) -> Option<&Counters> {
+        self.counters.as_deref()
     }
 
     /// The encryption of the connection; `None` on a unix socket.

@@ -5,6 +5,10 @@ use hekate_proto::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 const AUTHORITY: &str = "/access/authority";
+const NETWORKS: &str = "/access/networks";
+
+/// The name of the network that servers use among themselves, unless the cluster has named another one.
+pub const BACK: &str = "back";
 
 /// Record `/access/authority`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
@@ -21,6 +25,14 @@ pub struct AuthorityInfo {
     pub client_days: u32,
     /// Number of changes of this record.
     pub change: u64,
+}
+
+/// Record `/access/networks`. Without it [`BACK`] is the network of servers.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+struct NetworksInfo {
+    servers: String,
+    /// Number of changes of this record.
+    change: u64,
 }
 
 /// Record `/access/tokens/ID`.
@@ -97,6 +109,27 @@ fn client_key(name: &str) -> String {
 }
 
 impl Registry {
+    /// The network that servers use among themselves.
+    pub fn servers_network(&self) -> Result<String> {
+        Ok(self.get::<NetworksInfo>(NETWORKS)?.map_or_else(|| BACK.into(), |info| info.servers))
+    }
+
+    /// Names the network that servers use among themselves.
+    pub fn set_servers_network(&self, network: &str) -> Result<()> {
+        let first = NetworksInfo { servers: network.into(), change: 1 };
+        if self.get::<NetworksInfo>(NETWORKS)?.is_none() {
+            match self.create(NETWORKS, &first) {
+                Err(Error::Exists) => {}
+                outcome => return outcome,
+            }
+        }
+        let changed = |info: &mut NetworksInfo| {
+            info.change += 1;
+            std::mem::replace(&mut info.servers, network.into()) != network
+        };
+        self.update(NETWORKS, changed).map(|_| ())
+    }
+
     /// The cluster's authority; `None` before it has one.
     pub fn authority(&self) -> Result<Option<AuthorityInfo>> {
         self.get(AUTHORITY)

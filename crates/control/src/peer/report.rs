@@ -3,7 +3,7 @@
 use crate::brick::BrickReport;
 use crate::healing::ProofStatus;
 use crate::partition::WaitingPartition;
-use crate::status::{DamagedItem, Lane, MappedFile, ServerVitals};
+use crate::status::{DamagedItem, Lane, MappedFile, NetworkTraffic, ServerVitals};
 use hekate_proto::{BrickId, PartitionNumber, RingId, Sequence, VolumeId};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,10 @@ pub struct ServerReport {
     pub mapped_files: Vec<MappedFile>,
     /// Its bricks.
     pub bricks: Vec<BrickReport>,
+    /// What the connections of each network have carried since it started.
+    pub networks: Vec<NetworkTraffic>,
+    /// When its certificate expires, in seconds since 1970. None: it has none.
+    pub certificate_expires: Option<u64>,
     /// Its part of each volume's space.
     pub spaces: Vec<VolumeSpace>,
     /// Number of inodes without a name that a session may have open.

@@ -93,6 +93,30 @@ pub struct ClientRenew {
     pub output: PathBuf,
 }
 
+/// Networks: a server has an address at each (`hekate serve --listen NETWORK=ADDRESS:PORT`).
+#[derive(Subcommand, Debug)]
+pub enum Network {
+    /// All networks, their addresses, and what they have carried.
+    #[command(after_help = "Example: hekate network list")]
+    List,
+    /// One network.
+    #[command(after_help = "Example: hekate network show back")]
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Choose the network that servers use among themselves; clients use every other one. Without this command it is
+    /// `back`, if servers have addresses there.
+    #[command(after_help = "Example: hekate network set storage --for-servers")]
+    Set {
+        /// Its name.
+        name: String,
+        /// Servers connect to each other there, and clients are refused.
+        #[arg(long, required = true)]
+        for_servers: bool,
+    },
+}
+
 /// The cluster's authority, which signs the certificates of servers and clients.
 #[derive(Subcommand, Debug)]
 pub enum Ca {

@@ -1,6 +1,7 @@
 //! `hekate mount` and `hekate umount`.
 
 pub mod helper;
+mod renewal;
 
 use crate::cli::{Cli, Mount, Options, Source, Umount};
 use crate::commands::state::random;
@@ -11,7 +12,7 @@ use crate::log_lines;
 use crate::notify;
 use crate::output;
 use crate::paths::{Paths, endpoints_of, plain_path, unreachable};
-use hekate_client::{OpenOptions, Volume};
+use hekate_client::{Endpoint, OpenOptions, Volume};
 use hekate_gateway_fuse::{MountOptions, MountedVolume, is_mounted, mounted_volumes, remount, remove_dead, unmount};
 use hekate_graph::LayerSpec;
 use hekate_proto::Error;
@@ -204,7 +205,11 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
     daemon::raise_file_limits();
     log_lines::begin("hekate-mount");
     make_way(&wanted.directory)?;
-    let volume = Arc::new(open(wanted)?);
+    let endpoints = endpoints_of(&wanted.paths, wanted.server.as_deref())?;
+    let volume = Arc::new(open(wanted, &endpoints)?);
+    if let Some(file) = &wanted.paths.credential {
+        renewal::start(file.clone(), endpoints);
+    }
     // From here on a signal unmounts. Before, it ends the process, and nothing is mounted.
     let mut signals = Signals::new(daemon::ending_signals()).map_err(|e| Error::io("register signals", e))?;
     let mounted = hekate_gateway_fuse::mount(
@@ -232,17 +237,16 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
 }
 
 /// Opens the volume, and waits for a server that does not answer yet for the time of the options.
-fn open(wanted: &Wanted) -> Result<Volume, Failure> {
+fn open(wanted: &Wanted, endpoints: &[Endpoint]) -> Result<Volume, Failure> {
     let mut options = open_options(&wanted.options);
     if wanted.trace {
         options.layers.push(LayerSpec { name: "trace".into() });
     }
-    let endpoints = endpoints_of(&wanted.paths, wanted.server.as_deref())?;
     let (begun, wait) = (Instant::now(), wanted.options.wait());
     let mut said = false;
     loop {
         let mut what = String::new();
-        for endpoint in &endpoints {
+        for endpoint in endpoints {
             match Volume::open(endpoint.clone(), &wanted.source.volume, &options) {
                 Err(Error::Unavailable { what: away }) => what = away,
                 other => return Ok(other?),

@@ -197,6 +197,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     };
     let (endpoints, networks) = announced(options, paths)?;
     node.announce(&endpoints, &networks)?;
+    node.set_traffic(server.traffic());
     node.set_slow_limit(Duration::from_millis(options.slow_op));
     if let (Some(address), Some(listener)) = (options.metrics, metrics) {
         node.serve_metrics(listener)?;

@@ -4,7 +4,9 @@ mod ops;
 
 use crate::cli::{Cli, Status};
 use crate::commands::brick::table::print_bricks;
+use crate::commands::client::date;
 use crate::commands::control::look;
+use crate::commands::network::carried;
 use crate::commands::volume::print_volumes;
 use crate::failure::Failure;
 use crate::output::{self, or_dash, table};
@@ -100,6 +102,7 @@ fn print(status: &ClusterStatus) {
     print_mapped(status);
     println!();
     print_servers(&status.servers);
+    print_networks(status);
     println!();
     print_partitions(&status.partitions);
     print_lanes(&status.lanes);
@@ -184,6 +187,16 @@ fn print_servers(servers: &[ServerStatus]) {
     };
     let heads = ["SERVER", "STATE", "PROCESS", "OPS AT WORK", "OLDEST", "SLOW SO FAR", "LISTENS AT"];
     table(&heads, &servers.iter().map(row).collect::<Vec<_>>());
+}
+
+/// What each network carries, and certificates that expire soon. With one network its name says nothing.
+fn print_networks(status: &ClusterStatus) {
+    for network in &status.networks {
+        println!("network {}: {}", network.network, carried(network));
+    }
+    for ending in &status.expiring {
+        println!("warning: the certificate of {} expires at {}; {}", ending.holder, date(ending.expires), ending.fix);
+    }
 }
 
 /// Sums over all partitions; `hekate partition list` has a row for each.

@@ -173,9 +173,10 @@ impl Desk<'_> {
         let mut all: Vec<String> = infos.into_iter().flat_map(|info| info.networks.into_values()).collect();
         all.sort();
         all.dedup();
+        let of_servers = self.registry.servers_network()?;
         let fronts: Vec<&String> = match all.len() {
             0 | 1 => all.iter().collect(),
-            _ => all.iter().filter(|network| *network != crate::hosting::access::BACK).collect(),
+            _ => all.iter().filter(|network| **network != of_servers).collect(),
         };
         let shown = fronts.iter().map(|network| &network[..]).collect::<Vec<_>>().join(", ");
         match fronts[..] {

@@ -1,6 +1,7 @@
 //! This server's own state.
 
 use super::heal;
+use crate::hosting::authority::seconds;
 use crate::hosting::node::Node;
 use crate::maintenance::damage;
 use crate::reports::mapping;
@@ -24,10 +25,17 @@ pub fn own_report(node: &Node) -> ServerReport {
         mapped_by_two: node.statistics.mapped_by_two(),
         mapped_files: mapping::rows(node),
         bricks: bricks(node),
+        networks: node.statistics.networks(),
+        certificate_expires: certificate_expires(node),
         spaces: node.volumes.all().iter().filter_map(|volume| space(node, volume.volume)).collect(),
         orphans: node.orphans.count(),
         garbage: node.work_left(),
     }
+}
+
+fn certificate_expires(node: &Node) -> Option<u64> {
+    let credential = node.cluster.keys()?.context().credential()?;
+    Some(seconds(credential.info().ok()?.not_after))
 }
 
 fn healing(node: &Node) -> Vec<HealingReplica> {

@@ -99,6 +99,11 @@ impl Reports {
         self.said().flat_map(|report| &report.led).find(|row| row.ring == ring && row.partition == partition)
     }
 
+    /// The reports of the servers that answer, with their names.
+    pub fn named(&self) -> impl Iterator<Item = (String, &ServerReport)> {
+        self.0.iter().filter_map(|(info, report)| Some((info.name.clone(), report.as_ref().ok()?)))
+    }
+
     /// Writes of shards, a row for each lane of each server that has had some.
     pub fn lanes(&self) -> Vec<ServerLane> {
         let of_server = |(info, report): &(ServerInfo, Report)| {

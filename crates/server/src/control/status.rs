@@ -1,7 +1,7 @@
 //! The state of the cluster, and the process that answers.
 
 use super::servers::Reports;
-use super::{bricks, partitions, volumes};
+use super::{bricks, networks, partitions, volumes};
 use crate::hosting::node::Node;
 use hekate_control::brick::BrickStatus;
 use hekate_control::status::{ClusterStatus, Health, Identity, LackingCopies, Stopping};
@@ -42,6 +42,8 @@ pub fn of_cluster(node: &Node) -> Result<ClusterStatus> {
         damage: reports.said().flat_map(|report| report.damage.clone()).collect(),
         mapped_by_two: reports.said().map(|report| report.mapped_by_two).sum(),
         mapped_files: reports.said().flat_map(|report| report.mapped_files.clone()).collect(),
+        networks: networks::traffic(&reports),
+        expiring: networks::expiring(node, &reports)?,
         volumes: volumes::rows(node, &reports)?,
         orphans: reports.said().map(|report| report.orphans).sum(),
         garbage: reports.said().map(|report| report.garbage).sum(),

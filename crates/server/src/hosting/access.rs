@@ -18,15 +18,16 @@ use crate::hosting::keys::Keys;
 use hekate_cluster::{ClientInfo, Registry, SessionOwner, VolumeInfo};
 use hekate_control::{ControlRequest, Request};
 use hekate_proto::{Error, Result};
-use hekate_threads::{RwLock, time_of_day};
+use hekate_threads::{Mutex, RwLock, elapsed, now, time_of_day};
 use hekate_tls::{Credential, Holder};
 use hekate_transport::Peer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-/// The network for servers among themselves.
-pub const BACK: &str = "back";
+/// A certificate that expires within this time is logged, once in each `WARN_PAUSE`.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
+const WARN_PAUSE: Duration = Duration::from_secs(24 * 3600);
 
 /// The clients of the cluster, as the records were last read.
 #[derive(Default)]
@@ -34,8 +35,10 @@ pub struct Access {
     clients: RwLock<BTreeMap<String, Arc<ClientInfo>>>,
     /// The network of each endpoint over TCP.
     networks: RwLock<Arc<BTreeMap<String, String>>>,
-    /// Some server has an address at the network of servers.
-    has_back: AtomicBool,
+    /// The network of servers, if a server has an address there.
+    servers_network: RwLock<Option<String>>,
+    /// When the log was last warned of certificates that expire.
+    warned: Mutex<Option<Instant>>,
 }
 
 impl Access {
@@ -48,7 +51,9 @@ impl Access {
         let clients = registry.clients()?.into_iter().map(|info| (info.name.clone(), Arc::new(info))).collect();
         *self.clients.write() = clients;
         let networks: BTreeMap<_, _> = registry.servers()?.into_iter().flat_map(|info| info.networks).collect();
-        self.has_back.store(networks.values().any(|network| network == BACK), Ordering::Relaxed);
+        let of_servers = registry.servers_network()?;
+        let is_used = networks.values().any(|network| *network == of_servers);
+        *self.servers_network.write() = is_used.then_some(of_servers);
         *self.networks.write() = Arc::new(networks);
         Ok(())
     }
@@ -125,23 +130,30 @@ impl Access {
     /// `Denied` if they have one of their own.
     pub fn may_link(&self, peer: &Peer) -> Result<()> {
         match peer {
-            Peer::Remote(remote) if self.has_back() && remote.network != BACK => Err(Error::Denied {
-                what: format!("servers connect to each other at network {BACK}, not at {}", remote.network),
-            }),
-            _ => Ok(()),
+            Peer::Remote(remote) => match self.servers_network() {
+                Some(back) if back != remote.network => Err(Error::Denied {
+                    what: format!("servers connect to each other at network {back}, not at {}", remote.network),
+                }),
+                _ => Ok(()),
+            },
+            Peer::Local { .. } => Ok(()),
         }
     }
 
-    fn has_back(&self) -> bool {
-        self.has_back.load(Ordering::Relaxed)
+    /// The network of servers, if a server has an address there.
+    pub fn servers_network(&self) -> Option<String> {
+        self.servers_network.read().clone()
     }
 
     /// Clients are refused at the network of servers.
     fn check_network(&self, peer: &Peer) -> Result<()> {
         match (peer, peer.holder()) {
-            (Peer::Remote(remote), Some(Holder::Client(name))) if self.has_back() && remote.network == BACK => {
+            (Peer::Remote(remote), Some(Holder::Client(name)))
+                if self.servers_network().is_some_and(|back| back == remote.network) =>
+            {
+                let at = &remote.network;
                 Err(Error::Denied {
-                    what: format!("client {name} connects at network {BACK}, which is for servers only"),
+                    what: format!("client {name} connects at network {at}, which is for servers only"),
                 })
             }
             _ => Ok(()),
@@ -232,6 +244,33 @@ impl ClusterAccess {
         if let Err(error) = renewed {
             log::warn!("this server's certificate cannot be renewed: {error}");
         }
+        self.warn_of_expiry(keys);
+    }
+
+    /// Logs, once a day, which of the certificates that every connection needs expire within 14 days.
+    fn warn_of_expiry(&self, keys: &Keys) {
+        let mut warned = self.access.warned.lock();
+        if warned.is_some_and(|last| elapsed(last) < WARN_PAUSE) {
+            return;
+        }
+        let soon = time_of_day() + EXPIRES_SOON;
+        let own = keys.context().credential().and_then(|credential| credential.info().ok());
+        let all = [
+            ("this server's certificate", own, "see the lines above"),
+            (
+                "the issuing key's certificate",
+                authority::issuing(self.registry(), keys.seal()).ok(),
+                "hekate ca rotate",
+            ),
+            ("the root's certificate", authority::first_root(self.registry()).ok(), "hekate ca rotate"),
+        ];
+        for (what, info, fix) in all {
+            if let Some(info) = info.filter(|info| info.not_after < soon) {
+                *warned = Some(now());
+                let days = info.not_after.duration_since(time_of_day()).unwrap_or_default().as_secs() / 86_400;
+                log::warn!("{what} expires in {days} days; {fix}");
+            }
+        }
     }
 
     fn renewed(&self, keys: &Keys) -> Result<Option<Credential>> {
@@ -251,12 +290,13 @@ impl ClusterAccess {
     /// servers, other TCP addresses, unix sockets whose directory exists on this machine.
     pub(crate) fn endpoints_of(&self, info: &hekate_cluster::ServerInfo) -> Vec<hekate_transport::Endpoint> {
         use hekate_transport::Endpoint;
+        let back = self.access.servers_network();
         let rank = |text: &&String| match info.networks.get(*text) {
-            Some(network) if network == BACK => 0,
+            Some(network) if back.as_ref() == Some(network) => 0,
             Some(_) => 1,
             None => 2,
         };
-        let has_back = info.networks.values().any(|network| network == BACK);
+        let has_back = info.networks.values().any(|network| back.as_ref() == Some(network));
         let mut texts: Vec<&String> = info.endpoints.iter().filter(|text| !has_back || rank(text) != 1).collect();
         texts.sort_by_key(rank);
         let is_here = |endpoint: &Endpoint| match endpoint {

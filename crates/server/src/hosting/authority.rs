@@ -75,6 +75,17 @@ pub fn issuing(registry: &Registry, seal: &SealKey) -> Result<CertificateInfo> {
     opened(seal, &record(registry)?.issuing)?.info()
 }
 
+/// The oldest root that is trusted.
+///
+/// # Errors
+///
+/// `Invalid` if the cluster has no authority; those of the coordinator.
+pub fn first_root(registry: &Registry) -> Result<CertificateInfo> {
+    let roots = pems(&record(registry)?.roots.concat())?;
+    let none = || Error::Damaged { what: "the record of the cluster's authority has no root".into() };
+    CertificateInfo::of(roots.first().ok_or_else(none)?)
+}
+
 /// PEM: the issuing certificate.
 ///
 /// # Errors

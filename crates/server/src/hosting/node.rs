@@ -22,7 +22,7 @@ use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
 use hekate_threads::time_of_day;
-use hekate_transport::Peer;
+use hekate_transport::{Peer, Traffic};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -184,6 +184,11 @@ impl Node {
     /// The keys of this server's state directory.
     pub fn keys(&self) -> Option<&Keys> {
         self.cluster.keys()
+    }
+
+    /// Sets what tells the traffic of this server's networks.
+    pub fn set_traffic(&self, traffic: impl Fn() -> Vec<Traffic> + Send + Sync + 'static) {
+        self.statistics.set_traffic(traffic);
     }
 
     /// True if the peer is a client that may not do anything any more.

@@ -1,10 +1,12 @@
 //! The page that Prometheus reads: this server's ops, bricks, partitions and volumes, and its process.
 
 use crate::control::own_report;
+use crate::hosting::authority::seconds;
 use crate::hosting::node::Node;
 use hekate_control::brick::{BrickFigures, BrickReport, BrickState};
 use hekate_control::peer::ServerReport;
 use hekate_metrics::{Page, add_process};
+use hekate_threads::time_of_day;
 
 /// This server's counters as OpenMetrics text. `docs/operating.md` lists the names.
 pub fn page(node: &Node) -> String {
@@ -62,6 +64,28 @@ fn add_server(page: &mut Page, node: &Node, report: &ServerReport) {
     ];
     for (name, help, value) in rows {
         page.gauge(name, help, Vec::new(), value);
+    }
+    if let Some(expires) = report.certificate_expires {
+        let left = expires.saturating_sub(seconds(time_of_day())) as f64;
+        page.gauge(
+            "hekate_certificate_expires_seconds",
+            "Time until the server's certificate expires",
+            Vec::new(),
+            left,
+        );
+    }
+    for row in &report.networks {
+        let labels = || vec![("network", row.network.clone())];
+        let (received, sent) = ("Bytes that arrived at the network's addresses", "Bytes that were sent from there");
+        page.gauge("hekate_network_connections", "Open connections", labels(), row.connections as f64);
+        page.counter("hekate_network_received_bytes", received, labels(), row.received_bytes as f64);
+        page.counter("hekate_network_sent_bytes", sent, labels(), row.sent_bytes as f64);
+        page.counter(
+            "hekate_network_round_trips",
+            "Batches, control requests and packets",
+            labels(),
+            row.round_trips as f64,
+        );
     }
     let mapped = "Files of which two mounts wrote back mapped pages, so that stores may be lost";
     page.counter("hekate_files_mapped_by_two_mounts", mapped, Vec::new(), report.mapped_by_two as f64);

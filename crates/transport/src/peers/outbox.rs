@@ -70,7 +70,12 @@ impl Outbox {
             #[cfg(test)]
             (self.writes += 1);
             match self.write_some(stream) {
-                Ok(count) => self.advance(count),
+                Ok(count) => {
+                    if let Some(counters) = stream.counters() {
+                        counters.sent(count);
+                    }
+                    self.advance(count);
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => return Err(error.into()),
