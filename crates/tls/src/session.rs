@@ -21,8 +21,10 @@ use std::io;
 const RECORD_BYTES: usize = 16 << 10;
 /// More than a record's header, content type and tag, in bytes.
 const RECORD_OVERHEAD: usize = 64;
-/// Room that a receive offers to the socket, in bytes.
-const RECEIVE_BYTES: usize = 64 << 10;
+/// Room that a receive offers to the socket, in bytes: at first, so that an idle connection keeps little memory, and at
+/// most.
+const RECEIVE_BYTES_MIN: usize = 2 << 10;
+const RECEIVE_BYTES_MAX: usize = 64 << 10;
 
 /// Which end of a connection this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,14 +58,19 @@ pub struct Inbox {
     bytes: Vec<u8>,
     /// Bytes at the front that are done.
     done: usize,
+    /// Room that the last receive was offered.
+    room: usize,
 }
 
 impl Inbox {
     /// A buffer with room behind the bytes that are there, to which the caller appends what it receives.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
+        let is_filled = self.room > 0 && self.bytes.len() >= self.room;
         self.bytes.drain(..self.done);
         self.done = 0;
-        self.bytes.reserve(RECEIVE_BYTES);
+        let wanted = if is_filled { self.room * 4 } else { self.room };
+        self.room = wanted.clamp(RECEIVE_BYTES_MIN, RECEIVE_BYTES_MAX);
+        self.bytes.reserve(self.room);
         &mut self.bytes
     }
 

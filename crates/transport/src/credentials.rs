@@ -68,7 +68,7 @@ impl Peer {
 /// The other end of a connection at this network's address (of no network, on a unix socket). The process id of a unix
 /// socket's peer is not used: a process in another pid namespace has none here.
 pub(crate) fn peer_of(stream: &Stream, network: &str) -> std::io::Result<Peer> {
-    let Some(session) = stream.session() else {
+    let Some(session) = stream.handshake() else {
         let credentials = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials)?;
         return Ok(Peer::Local { uid: credentials.uid() });
     };

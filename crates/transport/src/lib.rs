@@ -8,6 +8,7 @@
 //! Read in this order: `frame` (encoding), `client` and `server` (the two ends of a connection), `servers` (all
 //! servers of a volume) and `server_pool`, `link` and `peers` (messages between servers).
 
+mod accept;
 mod client;
 mod connection_limits;
 mod control;
@@ -28,6 +29,7 @@ mod session_lock;
 mod stream;
 mod traffic;
 
+pub use accept::Door;
 pub use client::{Remote, Replies, Welcome};
 pub use control::{Asked, Control, Sent, control};
 pub use credentials::{Peer, Remote as RemotePeer};
@@ -36,7 +38,7 @@ pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
 pub use local::Local;
 pub use lock_notifications::{Listener, LockNotifications, NotificationSink};
 pub use peers::{Cork, PeerHandler, PeerLinks, Peers};
-pub use server::{Door, Server, Service};
+pub use server::{Server, Service};
 pub use server_pool::ServerPool;
 pub use servers::{Notifications, PendingBatch, Servers};
 pub use session_lock::{SessionLocks, SessionProcess};

@@ -1,22 +1,21 @@
 //! The server's side of a connection: listeners, handshakes, and one thread for each connection, which passes batches
 //! to the [`Service`].
 
-use crate::connection_limits::{ConnectionLimits, ConnectionPermit};
-use crate::credentials::{Peer, peer_of};
+use crate::accept::{Connected, Door, RefusalLog};
+use crate::connection_limits::ConnectionLimits;
+use crate::credentials::Peer;
 use crate::endpoint::Endpoint;
 use crate::frame::*;
 use crate::link::Boot;
 use crate::local::Local;
 use crate::lock_notifications::{Listener, NotificationSink};
 use crate::peers::Peers;
-use crate::stream::Stream;
 use crate::traffic::{Networks, Traffic};
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
-use hekate_tls::{Context, Inbox, Side};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -24,16 +23,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Limits for a client's hello: time until it has arrived, and length in bytes.
-const HELLO_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(10);
 const HELLO_BYTES_MAX: usize = 4096;
 /// Limits for control requests of a user who is neither root nor the server's own: length in bytes, and time until the
 /// next request has arrived.
 const UNPRIVILEGED_REQUEST_BYTES_MAX: usize = 64 << 10;
 const UNPRIVILEGED_IDLE_LIMIT: Duration = Duration::from_secs(60);
-/// Pause after an accept that failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-/// Shortest time between two log lines about refused handshakes.
-const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
 /// How long [`Server::stop`] waits for connections and batches to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// Interval at which a stop checks whether they have ended.
@@ -76,17 +71,17 @@ pub struct Server {
 
 pub(crate) struct Shared {
     pub(crate) service: Arc<dyn Service>,
-    listeners: Mutex<Vec<OwnedFd>>,
-    connections: Mutex<HashMap<u64, Connected>>,
-    next_connection: AtomicU64,
+    pub(crate) listeners: Mutex<Vec<OwnedFd>>,
+    pub(crate) connections: Mutex<HashMap<u64, Connected>>,
+    pub(crate) next_connection: AtomicU64,
     /// Connections of which it is not known yet who connected, the oldest first.
-    unproved: Mutex<VecDeque<u64>>,
-    refusals: RefusalLog,
-    networks: Networks,
-    limits: Arc<ConnectionLimits>,
+    pub(crate) unproved: Mutex<VecDeque<u64>>,
+    pub(crate) refusals: RefusalLog,
+    pub(crate) networks: Networks,
+    pub(crate) limits: Arc<ConnectionLimits>,
     /// Batches being executed.
     calls: AtomicU64,
-    stopping: AtomicBool,
+    pub(crate) stopping: AtomicBool,
 }
 
 /// Counts a batch in [`Shared::calls`] while it is executed.
@@ -226,131 +221,12 @@ impl Server {
     }
 }
 
-/// An address for TCP: the network that it is of, and how both ends of a connection check each other.
-#[derive(Debug)]
-pub struct Door {
-    pub network: String,
-    pub context: Arc<Context>,
-}
-
-/// A connection, to end it by.
-struct Connected {
-    socket: Arc<OwnedFd>,
-    /// `None` before the handshake of TLS is over.
-    peer: Option<Peer>,
-}
-
-/// Logs refused handshakes, at most one a second.
-#[derive(Default)]
-struct RefusalLog(Mutex<(Option<Instant>, u64)>);
-
-impl RefusalLog {
-    fn add(&self, from: SocketAddr, door: &Door, error: &std::io::Error) {
-        let mut state = self.0.lock();
-        if state.0.is_some_and(|last| last.elapsed() < REFUSAL_PAUSE) {
-            state.1 += 1;
-            return;
-        }
-        let others = match std::mem::take(&mut state.1) {
-            0 => String::new(),
-            count => format!(" ({count} others since the last line)"),
-        };
-        state.0 = Some(Instant::now());
-        log::warn!("a connection from {from} at network {} was refused: {error}{others}", door.network);
-    }
-}
-
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(run).map_err(|e| Error::io("start a thread", e))?;
     Ok(())
 }
 
 impl Shared {
-    fn accept_all(self: &Arc<Self>, accept: impl Fn() -> std::io::Result<(OwnedFd, Option<(Arc<Door>, SocketAddr)>)>) {
-        while !self.stopping.load(Ordering::SeqCst) {
-            match accept() {
-                Ok((socket, door)) => self.accept(Arc::new(socket), door),
-                // Out of descriptors, or the client has closed the connection: others can still connect.
-                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
-            }
-        }
-    }
-
-    fn accept(self: &Arc<Self>, socket: Arc<OwnedFd>, door: Option<(Arc<Door>, SocketAddr)>) {
-        let plain = Stream::plain_of(socket.clone());
-        let local = match door {
-            None => peer_of(&plain, "").map(Some),
-            Some(_) => Ok(None),
-        };
-        if door.is_some() && self.limits.is_full_of_unproved() {
-            // The oldest makes room: an honest client's handshake takes milliseconds.
-            let oldest = self.unproved.lock().pop_front();
-            oldest.into_iter().for_each(|id| self.end(id));
-        }
-        let permit = local.ok().and_then(|local| self.limits.take(local.as_ref()));
-        let Some(permit) = permit.filter(|_| !self.stopping.load(Ordering::SeqCst)) else {
-            return plain.shutdown();
-        };
-        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
-        self.connections.lock().insert(id, Connected { socket: socket.clone(), peer: None });
-        if door.is_some() {
-            self.unproved.lock().push_back(id);
-        }
-        let shared = self.clone();
-        let run = move || {
-            // A misbehaving client, or a panic in the code that serves it, ends its own connection only.
-            let serve = AssertUnwindSafe(|| shared.serve(id, socket, door, permit));
-            let _ = std::panic::catch_unwind(serve);
-            shared.connections.lock().remove(&id);
-            shared.unproved.lock().retain(|unproved| *unproved != id);
-        };
-        if spawn("hekate-conn", run).is_err() {
-            self.connections.lock().remove(&id);
-            self.unproved.lock().retain(|unproved| *unproved != id);
-        }
-    }
-
-    /// Ends a connection.
-    fn end(&self, id: u64) {
-        if let Some(connected) = self.connections.lock().get(&id) {
-            let _ = rustix::net::shutdown(&*connected.socket, rustix::net::Shutdown::Both);
-        }
-    }
-
-    /// Finds out who has connected, and serves the connection until it ends.
-    fn serve(
-        &self,
-        id: u64,
-        socket: Arc<OwnedFd>,
-        door: Option<(Arc<Door>, SocketAddr)>,
-        mut permit: ConnectionPermit,
-    ) -> std::io::Result<()> {
-        let (stream, inbox, network) = match &door {
-            None => (Stream::plain_of(socket), Inbox::default(), ""),
-            Some((door, from)) => {
-                let secured = Stream::secured(socket, &door.context, Side::Server, HELLO_LIMIT);
-                let (stream, inbox) = secured.inspect_err(|error| self.refusals.add(*from, door, error))?;
-                (stream, inbox, &door.network[..])
-            }
-        };
-        let peer = peer_of(&stream, network)?;
-        if !permit.prove(&peer) {
-            return Ok(());
-        }
-        self.unproved.lock().retain(|unproved| *unproved != id);
-        if let Some(connected) = self.connections.lock().get_mut(&id) {
-            connected.peer = Some(peer.clone());
-        }
-        let mut stream = stream;
-        let counted = door.map(|(door, _)| {
-            stream.count_in(self.networks.of(&door.network));
-            self.networks.connected(&door.network)
-        });
-        let ended = self.converse(Channel::new(stream, inbox), peer);
-        drop(counted);
-        ended
-    }
-
     /// Serves the connection of a peer until it ends.
     pub(crate) fn converse(&self, mut channel: Channel, peer: Peer) -> std::io::Result<()> {
         // A connection whose hello is late or too long is closed.

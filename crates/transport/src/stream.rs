@@ -93,6 +93,11 @@ impl Stream {
 
     /// The encryption of the connection; `None` on a unix socket.
     pub fn session(&self) -> Option<&Session> {
+        self.session.as_deref().filter(|_| !is_plain())
+    }
+
+    /// Who is at the other end, by its certificate; `None` on a unix socket.
+    pub fn handshake(&self) -> Option<&Session> {
         self.session.as_deref()
     }
 
@@ -100,6 +105,20 @@ impl Stream {
     pub fn shutdown(&self) {
         let _ = rustix::net::shutdown(&*self.socket, Shutdown::Both);
     }
+}
+
+/// True if connections carry plain text after their handshake, to measure what the encryption costs. Both ends must
+/// have the same setting: HEKATE_PLAIN_TCP in the environment.
+#[cfg(feature = "measuring")]
+fn is_plain() -> bool {
+    static PLAIN: std::sync::LazyLock<bool> =
+        std::sync::LazyLock::new(|| std::env::var_os("HEKATE_PLAIN_TCP").is_some());
+    *PLAIN
+}
+
+#[cfg(not(feature = "measuring"))]
+const fn is_plain() -> bool {
+    false
 }
 
 /// Appends what the socket receives next to a buffer with room. Returns its length, 0 at the end of the connection.
