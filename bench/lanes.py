@@ -15,8 +15,10 @@ of a file whose inode and bytes are led by one server (placement together) and o
 
 The modes afr and fast-path need a program that is built with --features measuring.
 
-Connections of Hekate are loopback or unix until they are encrypted, so the addresses are of 127.0.0.0/8, routed between the namespaces
-(route_localnet). Needs root, fio, gcc and HEKATE=PROGRAM (else target/release/hekate). Everything that it made is removed at the end.
+HEKATE_PLAIN_TCP=1 in the environment measures without encryption (a program that is built with --features measuring); --plain measures
+both in turn, `plain` in a line says which. --sequential: 1 MiB writes and cold reads of a file of 512 MiB too, and CPU seconds a GB.
+
+The addresses are of 127.0.0.0/8, routed between the namespaces (route_localnet). Needs root, fio, gcc and HEKATE=PROGRAM (else target/release/hekate). Everything that it made is removed at the end.
 """
 import argparse, contextlib, json, os, shutil, signal, subprocess, sys, time
 
@@ -143,12 +145,11 @@ class Cluster:
 
     def __enter__(self):
         self.at("hl1", "init", "--brick", f"{BASE}/b1", "--journal", "256")
-        shutil.copy(f"{BASE}/hl1/state/secret", f"{BASE}/secret")
         self.at("hl1", "serve", "--detach", "--listen", f"{NODES['hl1']}:7100")
-        self.at("hl2", "join", f"{NODES['hl1']}:7100", "--secret-file", f"{BASE}/secret", "--brick", f"{BASE}/b2", "--journal", "256")
+        token = self.at("hl1", "token", "create").strip()
+        self.at("hl2", "join", token, "--brick", f"{BASE}/b2", "--journal", "256")
         self.at("hl2", "serve", "--detach", "--listen", f"{NODES['hl2']}:7100")
-        os.makedirs(f"{BASE}/hlc/state")
-        shutil.copy(f"{BASE}/secret", f"{BASE}/hlc/state/secret")
+        self.at("hl1", "client", "create", "bench", "--admin", "-o", f"{BASE}/bench.hekate")
         return self
 
     def at(self, node, *words, **named):
@@ -161,7 +162,7 @@ class Cluster:
     def mount(self, mode, at=""):
         directory = f"{BASE}/mnt-{mode}{at}"
         os.makedirs(directory, exist_ok=True)
-        self.at("hlc", "--server", f"tcp:{NODES['hl1']}:7100", "mount", mode, directory)
+        self.at("hlc", "--credential", f"{BASE}/bench.hekate", "--server", f"tcp:{NODES['hl1']}:7100", "mount", mode, directory)
         return directory
 
     def umount(self, mode, at=""):
@@ -216,6 +217,38 @@ def fill(machines, path):
     return path
 
 
+SEQUENTIAL_MIB = 512
+
+
+def cpu_seconds():
+    """-> what all processes of the program have used so far"""
+    ticks = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/exe").split(" ")[0] == HEKATE:
+                fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def sequential(cluster, mode, path):
+    """-> MiB a second of a write and of a cold read, and CPU seconds of Hekate's processes a GB"""
+    def timed(*words):
+        begun, cpu = time.monotonic(), cpu_seconds()
+        cluster.machines.at("hlc", "dd", "bs=1M", f"count={SEQUENTIAL_MIB}", *words)
+        took = time.monotonic() - begun
+        return SEQUENTIAL_MIB / took, (cpu_seconds() - cpu) / (SEQUENTIAL_MIB / 1024)
+
+    big = f"{os.path.dirname(path)}/big"
+    write, write_cpu = timed("if=/dev/zero", f"of={big}", "conv=fsync")
+    cluster.umount(mode)
+    cluster.mount(mode)
+    run("sh", "-c", "echo 3 > /proc/sys/vm/drop_caches")
+    read, read_cpu = timed(f"if={big}", "of=/dev/null")
+    cluster.machines.at("hlc", "rm", big)
+    return {"write_mib_s": write, "write_cpu_s_per_gib": write_cpu, "read_mib_s": read, "read_cpu_s_per_gib": read_cpu}
+
+
 def measure_all(options, about, cluster, gluster):
     machines = cluster.machines
     modes = options.modes.split(",")
@@ -240,6 +273,8 @@ def measure_all(options, about, cluster, gluster):
             if options.loose and mode in ("leader", "hsr"):
                 tell(mode=f"{mode}-loose", jobs=jobs, **measure(machines, files[mode], jobs, options.seconds, sync=0))
     own = [mode for mode in modes if not mode.startswith("gluster")]
+    for mode in own if options.sequential else []:
+        tell(mode=mode, **sequential(cluster, mode, files[mode]))
     for mode in own if options.fight else []:
         mounts = [os.path.dirname(files[mode]), cluster.mount(mode, "-2")]
         for placement, name in fight_files(cluster, mode, mounts[0]).items():
@@ -258,14 +293,22 @@ def main():
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--fight", action="store_true")
     parser.add_argument("--loose", action="store_true", help="leader and hsr without O_SYNC as well")
+    parser.add_argument("--plain", action="store_true", help="each measurement with encryption and without")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each measurement is repeated")
+    parser.add_argument("--sequential", action="store_true", help="1 MiB writes and cold reads of a file too")
     parser.add_argument("--out")
     options = parser.parse_args()
     os.mkdir(BASE)
     try:
         run("cc", "-O2", "-pthread", "-o", f"{BASE}/netdelay", f"{HERE}/netdelay.c")
-        for delay in map(int, options.delays.split(",")):
+        turns = [False, True] * options.rounds if options.plain else [None] * options.rounds
+        for delay, plain in ((delay, plain) for delay in map(int, options.delays.split(",")) for plain in turns):
+            if plain is not None:
+                os.environ.pop("HEKATE_PLAIN_TCP", None)
+                os.environ |= {"HEKATE_PLAIN_TCP": "1"} if plain else {}
             with Wires(delay) as wires, contextlib.ExitStack() as stack:
                 about = {"delay_us": delay, "round_trip_us": round(wires.round_trip())}
+                about |= {} if plain is None else {"plain": plain}
                 if "HEKATE_PLANTED" in os.environ:
                     about["without"] = os.environ["HEKATE_PLANTED"] or "nothing"
                 machines = stack.enter_context(Machines())
@@ -274,6 +317,7 @@ def main():
                     servers = [(node, NODES[node]) for node in ("hl1", "hl2")]
                     gluster = stack.enter_context(Gluster(BASE, servers, "hlc", machines.at))
                 measure_all(options, about, stack.enter_context(Cluster(machines)), gluster)
+                stack.close()
             for name in ["b1", "b2", "hl1", "hl2", "hlc"]:
                 shutil.rmtree(f"{BASE}/{name}", ignore_errors=True)
     finally:
