@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Shows Hekate at work: three bricks, of one server or of three, a volume with two copies, a mount, and real work in it.
 #
+# Three servers stand in a network namespace each, with a network `back` for servers and a network `front` for two clients, which have
+# a namespace and a credential each; everything between them is mutual TLS. That needs root.
+#
 #   demo.sh         runs all of it and leaves the volume mounted; ONCE=1 takes everything away in the end
 #   demo.sh stop    takes away what it left
 #
@@ -16,6 +19,10 @@ files_min=3000 files_max=10000 bytes_max=$((150 << 20))
 git_files=1000 transactions=300
 # Each file takes several trips over TCP.
 [ "$servers" = 1 ] || { files_max=$files_min git_files=200 transactions=100; }
+
+nodes=(s1 s2 s3 c1 c2)
+# A command in the network of a node: scripts/demo.sh makes a namespace for each.
+at() { local node=$1; shift; nsenter --net="/run/netns/hkdemo-$node" "$@"; }
 
 say() { echo "demo: $*"; }
 fail() { echo "demo: $*" >&2; exit 1; }
@@ -48,7 +55,7 @@ our_processes() {
   local file pid
   for file in /proc/[0-9]*/cmdline; do
     pid=${file#/proc/}; pid=${pid%/cmdline}
-    if tr '\0' '\n' <"$file" 2>/dev/null | grep -qxF -e "$state" -e "$demo/state2" -e "$demo/state3" &&
+    if tr '\0' '\n' <"$file" 2>/dev/null | grep -qxF -e "$state" -e "$demo/state2" -e "$demo/state3" -e "$demo/client1" -e "$demo/client2" &&
       [ "$(head -z -n 1 "$file" 2>/dev/null | tr -d '\0' | sed 's,.*/,,')" = "$program" ]; then
       echo "$pid"
     fi
@@ -77,12 +84,48 @@ unmount() {
 
 take_away() {
   unmount || true
+  if grep -qF " $demo/mnt2 " /proc/self/mountinfo; then umount -l "$demo/mnt2" || true; fi
   for one in "$demo/state3" "$demo/state2" "$state"; do
     [ -d "$one" ] && timeout 60 "$HEKATE" --state "$one" stop >/dev/null 2>&1 || true
   done
   end_processes $(our_processes)
+  remove_networks
   is_mounted && fail "$mnt is still mounted; is a shell in it? then: $0 stop"
   rm -rf "$demo"
+}
+
+# --- networks ---
+
+remove_networks() {
+  local node
+  for node in "${nodes[@]}" switch; do
+    [ -e "/run/netns/hkdemo-$node" ] && ip netns del "hkdemo-$node" || true
+  done
+}
+
+# Two switches, and for each node an address at each of its networks: front 10.77.1.0/24, back 10.77.2.0/24.
+make_networks() {
+  local node number=0 network
+  ip netns add hkdemo-switch
+  for network in front back; do
+    at switch ip link add "$network" type bridge
+    at switch ip link set "$network" up
+  done
+  for node in "${nodes[@]}"; do
+    number=$((number + 1))
+    ip netns add "hkdemo-$node"
+    at "$node" ip link set lo up
+    connect "$node" front "10.77.1.$number"
+    case $node in s*) connect "$node" back "10.77.2.$number" ;; esac
+  done
+}
+
+connect() {
+  local node=$1 network=$2 address=$3
+  at switch ip link add "$node-$network" type veth peer name "$network" netns "hkdemo-$node"
+  at switch ip link set "$node-$network" master "$network" up
+  at "$node" ip addr add "$address/24" dev "$network"
+  at "$node" ip link set "$network" up
 }
 
 # Only a directory that is ours is ever removed.
@@ -114,6 +157,9 @@ if is_ours; then
 fi
 if [ -e "$demo" ] && [ -n "$(ls -A "$demo")" ]; then
   fail "$demo is not empty and was not made by this script; name another place: HEKATE_DEMO=DIR make demo"
+fi
+if [ "$servers" = 3 ] && [ "$(id -u)" != 0 ]; then
+  fail "SERVERS=3 makes network namespaces, which needs root: sudo make demo SERVERS=3"
 fi
 scripts/setup.sh demo
 if [ -z "${HEKATE:-}" ]; then
@@ -151,39 +197,70 @@ row() { rows+=("$(printf '%-34s %9s s   %s' "$1" "$2" "$3")"); say "$1: $2 s, $3
 # -> the process of each server, the first one first: the others wait for it.
 start_servers() {
   [ "$servers" = 3 ] || { store --json serve --detach | json pid; return; }
-  store --json serve --detach --listen "$address" | json pid
-  for number in 2 3; do
-    "$HEKATE" --state "$demo/state$number" --json serve --detach | json pid
-  done
+  local number
+  for number in 1 2 3; do serve_in_network "$number" | json pid; done
 }
-mount_volume() { store --json mount demo "$mnt" | json pid; }
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+state_of() { if [ "$1" = 1 ]; then echo "$state"; else echo "$demo/state$1"; fi; }
+serve_in_network() {
+  at "s$1" "$HEKATE" --state "$(state_of "$1")" --json serve --detach --listen "front=10.77.1.$1:7100" --listen "back=10.77.2.$1:7100"
+}
+mount_as() { at "c$1" "$HEKATE" --state "$demo/client$1" --credential "$demo/client$1.hekate" --json mount demo "$2" | json pid; }
+mount_volume() {
+  if [ "$servers" = 3 ]; then mount_as 1 "$mnt"; else store --json mount demo "$mnt" | json pid; fi
+}
 make_cluster() {
   store init --brick "$demo/brick1" --brick "$demo/brick2" --brick "$demo/brick3" --volume demo --copies 2
   pids=$(start_servers)
 }
 make_cluster_of_three() {
-  address=127.0.0.1:$(free_port)
+  local number
+  make_networks
   store init --brick "$demo/brick1"
-  store serve --detach --listen "$address"
+  serve_in_network 1
   for number in 2 3; do
-    "$HEKATE" --state "$demo/state$number" join "$address" --secret-file "$state/secret" --brick "$demo/brick$number"
-    "$HEKATE" --state "$demo/state$number" serve --detach
+    # The token names the addresses of the first server and its root: nothing else has to be copied to a new machine.
+    at "s$number" "$HEKATE" --state "$demo/state$number" join "$(store token create)" --brick "$demo/brick$number"
+    serve_in_network "$number"
   done
   store volume create demo --copies 2 --domain server
+  for number in 1 2; do store client create "client$number" --volume demo -o "$demo/client$number.hekate"; done
   pids=$(for one in "$state" "$demo/state2" "$demo/state3"; do "$HEKATE" --state "$one" --json status | json pid; done)
 }
 
 begun=$(seconds)
 if [ "$servers" = 3 ]; then
   make_cluster_of_three >"$demo/out" 2>&1
-  what="3 servers on TCP with a brick each, 2 copies of everything"
+  what="3 servers with a brick each, networks front and back, mutual TLS, 2 copies of everything"
 else
   make_cluster >"$demo/out" 2>&1
   what="3 bricks, 2 copies of everything"
 fi
 mount=$(mount_volume)
 row "init, serve, mount" "$(since "$begun")" "$what"
+
+# --- a client that is revoked ---
+
+# -> once the mount there answers nothing any more.
+refused() {
+  local limit
+  for limit in $(seq 100); do
+    ls "$demo/mnt2" >/dev/null 2>&1 || return 0
+    sleep 0.05
+  done
+  return 1
+}
+if [ "$servers" = 3 ]; then
+  mkdir "$demo/mnt2"
+  mount_as 2 "$demo/mnt2" >/dev/null
+  echo "from client 1" >"$mnt/greeting"
+  [ "$(cat "$demo/mnt2/greeting")" = "from client 1" ] || fail "client 2 does not see what client 1 wrote"
+  begun=$(seconds)
+  store client revoke client2 >/dev/null
+  refused || fail "client 2 was revoked, and its mount still works after 5 s"
+  row "revoke client 2" "$(since "$begun")" "its mount is refused; $(store network list | grep -c '^network') networks"
+  umount -l "$demo/mnt2"
+  [ "$(cat "$mnt/greeting")" = "from client 1" ] || fail "client 1 is refused too"
+fi
 
 # --- a source tree of thousands of files ---
 

@@ -15,6 +15,7 @@ demo_programs=(
   git:git               #  45 MB   works in the mount; lists the files for tidy
   make:make             # 1.6 MB
   sqlite3:sqlite3       # 0.5 MB   works in the mount
+  ip:iproute2           # 3.0 MB   network namespaces for the demo of three servers
   python3:python3       #  20 MB   with its standard library: compares what was acknowledged with what is there
 )
 test_programs=(
@@ -27,8 +28,7 @@ test_programs=(
   setfacl:acl           # 0.2 MB   ACLs as users set them
   fuse-overlayfs:fuse-overlayfs # 0.1 MB  overlays whose upper layer is on a mount
   mkfs.btrfs:btrfs-progs # 4.5 MB  disks with quotas
-  ip:iproute2           # 3.0 MB   network namespaces for chaos, and
-  mke2fs:e2fsprogs      # 1.5 MB   its disks
+  mke2fs:e2fsprogs      # 1.5 MB   disks for chaos
 )
 bench_programs=(
   fio:fio               # 2.1 MB   the load

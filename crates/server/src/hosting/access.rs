@@ -129,15 +129,7 @@ impl Access {
     ///
     /// `Denied` if they have one of their own.
     pub fn may_link(&self, peer: &Peer) -> Result<()> {
-        match peer {
-            Peer::Remote(remote) => match self.servers_network() {
-                Some(back) if back != remote.network => Err(Error::Denied {
-                    what: format!("servers connect to each other at network {back}, not at {}", remote.network),
-                }),
-                _ => Ok(()),
-            },
-            Peer::Local { .. } => Ok(()),
-        }
+        self.check_network(peer)
     }
 
     /// The network of servers, if a server has an address there.
@@ -145,19 +137,21 @@ impl Access {
         self.servers_network.read().clone()
     }
 
-    /// Clients are refused at the network of servers.
+    /// If servers have a network of their own, clients are refused there, and servers at every other one.
     fn check_network(&self, peer: &Peer) -> Result<()> {
-        match (peer, peer.holder()) {
-            (Peer::Remote(remote), Some(Holder::Client(name)))
-                if self.servers_network().is_some_and(|back| back == remote.network) =>
-            {
-                let at = &remote.network;
-                Err(Error::Denied {
-                    what: format!("client {name} connects at network {at}, which is for servers only"),
-                })
+        let (Peer::Remote(remote), Some(holder)) = (peer, peer.holder()) else { return Ok(()) };
+        let Some(back) = self.servers_network() else { return Ok(()) };
+        let (is_back, at) = (remote.network == back, &remote.network);
+        let what = match holder {
+            Holder::Client(name) if is_back => {
+                format!("client {name} connects at network {at}, which is for servers only")
             }
-            _ => Ok(()),
-        }
+            Holder::Server(server) if !is_back => {
+                format!("server {server} connects at network {at}, which is for clients; servers use {back}")
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::Denied { what })
     }
 
     /// Checks that a peer may send a control request.
