@@ -74,7 +74,7 @@ class Cluster:
         os.makedirs(self.mnt)
         cli("s1", "init", "--brick", f"{BASE}/b1", "--journal", str(journal))
         self.serve("s1")
-        cli("s2", "join", ADDRESS["s1"], "--secret-file", f"{BASE}/s1/secret", "--brick", f"{BASE}/b2", "--journal", str(journal))
+        cli("s2", "join", cli("s1", "token", "create").strip(), "--brick", f"{BASE}/b2", "--journal", str(journal))
         self.serve("s2")
         cli("s1", "volume", "create", "v", "--copies", "2", "--domain", "server")
         wait(lambda: told("s1", "status")["health"] == "good", "the cluster is well", 30)

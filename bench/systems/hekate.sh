@@ -52,7 +52,7 @@ up)
   for i in $(seq $N); do xfs_up b$i $MNT/hbrick$i; mkdir -p $MNT/hbrick$i/brick; B="$B --brick $MNT/hbrick$i/brick"; done
   if [ -n "$TWO" ]; then
     h --json init --brick $MNT/hbrick1/brick >/dev/null; TWO= serve
-    h2 join 127.0.0.1:7801 --secret-file $S/secret --brick $MNT/hbrick2/brick >/dev/null
+    h2 join "$(h token create)" --brick $MNT/hbrick2/brick >/dev/null
     h2 serve --detach --listen 127.0.0.1:7802 >/dev/null; h volume create pv --copies 2 >/dev/null; m
   else
     h --json init $B --volume pv --copies $N >/dev/null; serve; m; [ -n "$NOTRACE" ] || trace

@@ -90,22 +90,26 @@ class Cluster:
         for server in SERVERS:
             self.boot(server)
         self.start(COORDINATOR)
-        secret = ["--secret-file", f"{self.state(COORDINATOR)}/secret"]
         for number, server in enumerate(SERVERS):
             brick = ["--brick", self.brick(server), "--journal", str(JOURNAL_MIB)]
-            if number == 0:
-                self.at(server, "init", "--coordinator", self.address(COORDINATOR), *secret, *brick)
-            else:
-                self.at(server, "join", self.address(COORDINATOR), *secret, *brick)
+            token = self.at(COORDINATOR, "token", "create").out.strip()
+            self.at(server, *(["init", "--coordinator"] if number == 0 else ["join"]), token, *brick)
             self.start(server)
         for volume, mode, copies in VOLUMES:
             self.at("s1", "volume", "create", volume, "--copies", str(copies), "--domain", "server", "--mode", mode)
         wait_until(lambda: self.is_whole(), "all partitions serve", limit_s=60)
         for client in CLIENTS:
-            os.makedirs(self.state(client))
-            shutil.copy(f"{self.state(COORDINATOR)}/secret", self.state(client))
+            self.make_client(client)
             for volume, *_ in VOLUMES:
                 self.mount(client, volume)
+
+    def make_client(self, client):
+        os.makedirs(self.state(client))
+        volumes = [word for volume, *_ in VOLUMES for word in ("--volume", volume)]
+        self.at("s1", "client", "create", client, *volumes, "-o", self.credential(client))
+
+    def credential(self, client):
+        return f"{self.state(client)}/credential"
 
     def make_disk(self, server):
         image = f"{self.disk(server)}.ext4"
@@ -120,7 +124,7 @@ class Cluster:
         first = SERVERS[CLIENTS.index(client) % len(SERVERS)]
         directory = self.mounted(client, volume)
         os.makedirs(directory, exist_ok=True)
-        words = ["--json", "--server", f"tcp:{self.address(first)}", "mount", volume, directory]
+        words = ["--json", "--server", f"tcp:{self.address(first)}", "--credential", self.credential(client), "mount", volume, directory]
         self.pids[client, volume] = self.at(client, *words).json()["pid"]
 
     def mount_again(self):

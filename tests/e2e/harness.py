@@ -136,10 +136,11 @@ class Store:
         os.makedirs(self.path(name), exist_ok=True)
         return self.path(name)
 
-    def try_cli(self, *arguments, state=None, server=None, uid=None, program=HEKATE, limit_s=60):
+    def try_cli(self, *arguments, state=None, server=None, credential=None, uid=None, program=HEKATE, limit_s=60):
         """Runs a command; it may fail."""
         full = [program, "--state", state or self.state]
         full += ["--server", server] if server else []
+        full += ["--credential", credential] if credential else []
         full += arguments
         if uid is not None:
             full = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *full]
@@ -183,12 +184,21 @@ class Store:
         self.cli("stop")
         self.server_pid = None
 
-    def join(self, name, address, *options, brick=None, secret=None):
-        """Makes a further server, whose state is in `name`."""
+    def token(self, *options, state=None):
+        """An invitation of the server, or the coordinator, with this state."""
+        return self.cli("token", "create", *options, state=state or self.state).out.strip()
+
+    def join(self, name, *options, invitation=None, brick=None):
+        """Makes a further server, whose state is in `name`. Without an invitation it gets a token of the first server."""
         brick = brick or self.path(f"{name}-brick")
-        secret = secret or f"{self.state}/secret"
-        words = ["join", address, "--secret-file", secret, "--brick", brick, "--journal", "32", *options]
+        words = ["join", invitation or self.token(), "--brick", brick, "--journal", "32", *options]
         return self.cli("--json", *words, state=self.path(name)).json()
+
+    def client(self, name, *options, state=None):
+        """Makes a client -> the file of its credential."""
+        file = self.path(f"{name}.hekate")
+        self.cli("client", "create", name, *options, "-o", file, state=state)
+        return file
 
     def serve_other(self, name, *options):
         self.other_pids[name] = self.cli("--json", "serve", "--detach", *options, state=self.path(name)).json()["pid"]

@@ -1,15 +1,16 @@
 """The wire by hand (docs/format/wire.md): what an attacker says, who does not use our client."""
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import socket
+import ssl
 import struct
+import tempfile
+import tomllib
 
 CHALLENGE, HELLO, WELCOME, REQUESTS, REPLIES, CONTROL, CONTROL_REPLY, PACKET = range(1, 9)
-DENIED, STALE, SESSION_ENDED, OTHER_SERVER, PROTOCOL = 13, 20, 25, 36, 34
+DENIED, STALE, READ_ONLY, SESSION_ENDED, OTHER_SERVER, PROTOCOL = 13, 20, 30, 25, 36, 34
 ROOT = 1  # the inode of every volume's root directory
 SERVER = b"\x03"
 
@@ -58,9 +59,22 @@ def listen(name, session):
     return b"\x05" + text(name) + struct.pack("<Q", session)
 
 
-def proof(secret, side, version, address, purpose, challenge, hello):
-    parts = (side.encode(), struct.pack("<I", version), "{}:{}".format(*address).encode(), purpose, challenge, hello)
-    return hmac.new(secret, b"".join(struct.pack("<Q", len(part)) + part for part in parts), hashlib.sha256).digest()
+def tls(credential=None):
+    """How a client connects that trusts any server, and shows the certificate of this file if one is named."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if credential:
+        shown = parts_of(credential)
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(shown["chain"] + shown["key"])
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
+
+
+def parts_of(credential):
+    with open(credential, "rb") as file:
+        return tomllib.load(file)
 
 
 class Refused(Exception):
@@ -79,14 +93,16 @@ def error_in(body, at):
 
 
 class Raw:
-    """A connection. `address`: a socket's path, or (host, port)."""
+    """A connection. `address`: a socket's path, or (host, port), where TLS is spoken with this credential, or without one."""
 
-    def __init__(self, address, uid=0, limit_s=20):
-        self.address = address
-        self.socket = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+    def __init__(self, address, uid=0, credential=None, limit_s=20):
+        is_local = isinstance(address, str)
+        self.socket = socket.socket(socket.AF_UNIX if is_local else socket.AF_INET)
         self.socket.settimeout(limit_s)
         with user(uid):
             self.socket.connect(address)
+        if not is_local:
+            self.socket = tls(credential).wrap_socket(self.socket)
 
     def close(self):
         self.socket.close()
@@ -115,30 +131,22 @@ class Raw:
             return True
 
     def challenge(self):
-        """-> the version and the server's nonce."""
+        """-> the server's version."""
         kind, _, body = self.receive()
         assert kind == CHALLENGE, kind
-        return struct.unpack_from("<I", body)[0], body[8:40]
+        return struct.unpack("<I", body)[0]
 
-    def hello(self, purpose, secret=None, nonce=None, proved=None, claims=None):
-        """`claims`: for which purpose the proof is, if not for this one. -> what the server's proof is of."""
-        version, challenge = self.challenge()
-        nonce = nonce or os.urandom(32)
-        about = (version, self.address, claims or purpose, challenge, nonce)
-        if proved is None:
-            proved = proof(secret, "client", *about) if secret else b""
-        self.send(HELLO, struct.pack("<I", version) + text(nonce) + text(proved) + purpose)
-        return about
+    def hello(self, purpose):
+        self.send(HELLO, struct.pack("<I", self.challenge()) + purpose)
 
     def welcome(self):
-        """-> the server's proof, the session, and the map; or raises `Refused`."""
+        """-> the session, and the map; or raises `Refused`."""
         kind, _, body = self.receive()
         assert kind == WELCOME, kind
         if body[0] == 0:
             raise error_in(body, 1)
-        end = 5 + struct.unpack_from("<I", body, 1)[0]
-        session, length = struct.unpack_from("<QI", body, end)
-        return body[5:end], session, json.loads(body[end + 12 : end + 12 + length] or b"null")
+        session, length = struct.unpack_from("<QI", body, 1)
+        return session, json.loads(body[13 : 13 + length] or b"null")
 
     def ask(self, request):
         """A control request, a dictionary or text. -> the answer."""
@@ -148,17 +156,17 @@ class Raw:
         return json.loads(body[4:])
 
 
-def greeted(address, purpose, uid=0, secret=None):
-    """A connection that was welcomed. -> it, the server's proof, the session, the map."""
-    raw = Raw(address, uid)
-    raw.hello(purpose, secret)
+def greeted(address, purpose, uid=0, credential=None):
+    """A connection that was welcomed. -> it, the session, the map."""
+    raw = Raw(address, uid, credential)
+    raw.hello(purpose)
     return raw, *raw.welcome()
 
 
-def refusal(address, purpose, uid=0, **named):
+def refusal(address, purpose, uid=0, credential=None):
     """What the server refuses a hello with; it must."""
-    raw = Raw(address, uid)
-    raw.hello(purpose, **named)
+    raw = Raw(address, uid, credential)
+    raw.hello(purpose)
     try:
         raw.welcome()
     except Refused as refused:
@@ -166,8 +174,8 @@ def refusal(address, purpose, uid=0, **named):
     raise AssertionError(f"{purpose!r} of user {uid} was welcomed")
 
 
-def control(address, request, uid=0, secret=None):
-    raw, *_ = greeted(address, TO_CONTROL, uid, secret)
+def control(address, request, uid=0, credential=None):
+    raw, *_ = greeted(address, TO_CONTROL, uid, credential)
     try:
         return raw.ask(request)
     finally:
@@ -177,8 +185,8 @@ def control(address, request, uid=0, secret=None):
 class Session:
     """A session on a volume, whose owner sends what they like."""
 
-    def __init__(self, address, volume, uid=0, secret=None):
-        self.raw, _, self.session, self.map = greeted(address, open_volume(volume), uid, secret)
+    def __init__(self, address, volume, uid=0, credential=None):
+        self.raw, self.session, self.map = greeted(address, open_volume(volume), uid, credential)
         self.volume, self.ring, self.views = self.map["volume"], self.map["ring"], self.map["views"]
         self.count = 0
 

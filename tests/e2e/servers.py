@@ -10,15 +10,14 @@ def three(store, listen=False, mount=True, apart=False):
     """
     options = []
     if apart:
-        coordinator = f"127.0.0.1:{free_port()}"
-        store.coordinate(coordinator)
-        options = ["--coordinator", coordinator, "--secret-file", f"{store.path('c')}/secret"]
+        store.coordinate(f"127.0.0.1:{free_port()}")
+        options = ["--coordinator", store.token(state=store.path("c"))]
     store.init(volume=None, bricks=1, options=options)
     store.address = f"127.0.0.1:{free_port()}"
     store.serve("--listen", store.address)
     store.listens = {}
     for name in ["s2", "s3"]:
-        store.join(name, store.address)
+        store.join(name)
         store.listens[name] = ["--listen", f"127.0.0.1:{free_port()}"] if listen else []
         store.serve_other(name, *store.listens[name])
     store.cli("volume", "create", "v", "--copies", "2", "--domain", "server")

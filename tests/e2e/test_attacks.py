@@ -3,11 +3,13 @@
 import contextlib
 import fcntl
 import glob
+import itertools
 import os
 import resource
 import socket
 import stat
 import subprocess
+import threading
 import time
 
 import pytest
@@ -16,41 +18,74 @@ from harness import NOBODY, HEKATE, equal, free_port, read, wait_until
 from raw_client import CONTROL, HELLO, TO_CONTROL, Raw, Refused, Session, control, greeted, header, set_mode, user, write_shard
 from test_users import program_for_all
 
+AWAY, DENIED = 69, 77
+
 
 @pytest.mark.no_fuse
-def test_a_relayed_proof_opens_no_other_server(store):
-    """Whoever holds the port of a server that is down is asked in, and must not get through to another with that."""
+def test_a_relay_is_no_server(store):
+    """Whoever holds the port of a server that is down can send what it receives to another one, and gains nothing."""
     ports = [free_port(), free_port()]
     store.init()
     store.serve("--listen", f"127.0.0.1:{ports[0]}")
-    store.join("two", f"127.0.0.1:{ports[0]}")
-    store.serve_other("two", "--listen", f"127.0.0.1:{ports[1]}")
-    store.stop_other("two")
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", ports[1]))
-        held.listen()
-        held.settimeout(20)
-        asked = subprocess.Popen([HEKATE, "--state", store.state, "status"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        victim = Raw.__new__(Raw)
-        victim.socket, _ = held.accept()
-        server = Raw(("127.0.0.1", ports[0]))
-        kind, _, challenge = server.receive()
-        victim.send(kind, challenge)
-        _, _, hello = victim.receive()
-    purpose = 4 + 36 + 36
-    server.send(HELLO, hello[:purpose] + TO_CONTROL)
-    try:
-        server.welcome()
-        answer = server.ask({"request": "coordinator", "ask": "list", "prefix": ""})
-        raise AssertionError(f"the relay was let in: {str(answer)[:80]}")
-    except (Refused, EOFError):
-        pass
-    finally:
-        victim.close()
-        asked.wait()
+    store.join("two")
     store.serve_other("two", "--listen", f"127.0.0.1:{ports[1]}")
     wait_until(lambda: store.status()["health"] == "good", "both servers in touch")
+    store.stop_other("two")
+    away = lambda: [row["state"] for row in store.status()["servers"]] == ["online", "away"]
+    wait_until(away, "the second server is away")
+    with Relay(ports[1], ports[0]) as relay:
+        for _ in range(5):
+            equal(away(), True, "the second server is away, as the first one sees it")
+            time.sleep(0.2)
+        assert relay.connections and relay.seen, "the first server has not connected"
+        for known in (b"identify", b"coordinator", b"127.0.0.1", b"server-status"):
+            assert known not in relay.seen, f"{known!r} in what the relay has seen"
+        # A byte that it changes ends the connection.
+        relay.flips = True
+        server = f"127.0.0.1:{ports[1]}"
+        store.refuses("status", server=server, words=["127.0.0.1"], exits=[AWAY, DENIED])
+        relay.flips = False
+        # To a client that has a credential of the cluster any of its servers will do.
+        equal(store.cli("--json", "status", server=server).json()["pid"], store.server_pid, "who answers through it")
+    store.serve_other("two", "--listen", f"127.0.0.1:{ports[1]}")
+    wait_until(lambda: store.status()["health"] == "good", "both servers in touch again")
+
+
+class Relay:
+    """Sends what comes to one port to the other one, and back."""
+
+    def __init__(self, port, to):
+        self.to, self.seen, self.connections, self.flips = to, b"", 0, False
+        self.listener = socket.create_server(("127.0.0.1", port))
+
+    def __enter__(self):
+        threading.Thread(target=self.accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                asks, _ = self.listener.accept()
+                self.connections += 1
+                answers = socket.create_connection(("127.0.0.1", self.to))
+                for source, target in ((asks, answers), (answers, asks)):
+                    threading.Thread(target=self.pump, args=(source, target), daemon=True).start()
+
+    def pump(self, source, target):
+        with contextlib.suppress(OSError):
+            while more := source.recv(65536):
+                self.seen = (self.seen + more)[-1 << 20 :]
+                if self.flips:
+                    more = more[:-1] + bytes([more[-1] ^ 1])
+                target.sendall(more)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
 
 @pytest.mark.root
 @pytest.mark.no_fuse
@@ -139,19 +174,22 @@ def test_a_state_directory_that_a_mount_made_is_private(store):
 
 @pytest.mark.root
 @pytest.mark.no_fuse
-def test_a_secret_is_a_file_of_ones_own(store):
+def test_keys_are_files_of_ones_own(store):
     program = program_for_all(store)
-    for name, make in (("file", lambda path: open(path, "w").close()), ("link", lambda path: os.symlink(store.path("victim"), path))):
-        state = store.directory(name)
+    kinds = {"file": lambda path: open(path, "w").close(), "link": lambda path: os.symlink(store.path("victim"), path)}
+    names = ["credential.toml", "credential.toml.new", "seal.key", "seal.key.new", "ca", "ca/root.key.new"]
+    for number, (name, (kind, make)) in enumerate(itertools.product(names, kinds.items())):
+        state = store.directory(f"state{number}")
         with open(store.path("victim"), "w") as victim:
             victim.write("precious")
         os.chown(state, NOBODY, NOBODY)
         with user(NOBODY):
-            make(f"{state}/secret")
-        done = store.try_cli("init", "--brick", store.path(f"brick-{name}"), state=state, program=program)
-        equal(read(store.path("victim")), b"precious", "a file that a link leads to")
+            os.makedirs(os.path.dirname(f"{state}/{name}"), exist_ok=True)
+            make(f"{state}/{name}")
+        done = store.try_cli("init", "--brick", store.path(f"brick{number}"), state=state, program=program)
+        equal(read(store.path("victim")), b"precious", f"a file that a {kind} {name} leads to")
         if done.exit == 0:
-            equal(os.lstat(f"{state}/secret").st_uid, 0, "who owns the secret")
+            equal(os.lstat(f"{state}/{name}").st_uid, 0, f"who owns {name}")
 
 
 @pytest.mark.root

@@ -286,33 +286,28 @@ def test_what_all_replicas_lost_is_told_once_to_each_who_had_it_open(store):
 
 def test_mistakes_with_a_coordinator_are_named(store):
     address, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    secret = f"{store.path('c')}/secret"
-    there = ["--coordinator", address, "--secret-file", secret, "--journal", "32"]
     brick = ["--brick", store.path("brick0")]
-    store.refuses("init", *brick, "--coordinator", address, words=["--secret-file"])
+    store.refuses("init", *brick, "--coordinator", address, words=["not a token", "hekate token create", "unix:PATH"])
     store.coordinate(address)
     own = store.path("c")
+    there = ["--coordinator", store.token(state=own), "--journal", "32"]
     store.refuses("coordinator", "--listen", other, words=["in use"], state=own)
     store.refuses("serve", words=["belongs to a coordinator", "hekate coordinator"], state=own)
     store.refuses("init", *brick, words=["belongs to a coordinator", "--state"], state=own)
     store.refuses("status", words=["a coordinator answers here", "ask a server"], state=own)
-    words = ["join", address, "--secret-file", secret, "--brick", store.path("b9")]
+    words = ["join", there[1], "--brick", store.path("b9")]
     store.refuses(*words, words=["no cluster yet", "init --coordinator"], state=store.path("s9"))
-    wrong = store.path("wrong")
-    with open(wrong, "wb") as file:
-        file.write(b"x" * 32)
-    os.chmod(wrong, 0o600)
-    store.refuses("init", *brick, "--coordinator", address, "--secret-file", wrong, words=["not the secret"], exits=[77])
-    store.refuses("init", *brick, "--coordinator", other, "--secret-file", secret, words=[other], exits=[69])
     store.cli("init", *brick, *there)
     store.refuses("init", *brick, *there, words=["holds a cluster already"], exits=[73])
-    again = ["--brick", store.path("brick1"), "--secret-file", secret]
-    store.refuses("init", *again, "--coordinator", address, words=["has cluster", "hekate join"], exits=[73], state=store.path("twice"))
+    again = ["--brick", store.path("brick1")]
+    for invitation in (store.token(state=own), f"unix:{own}/server.sock"):
+        words = ["has cluster", "hekate join"]
+        store.refuses("init", *again, "--coordinator", invitation, words=words, state=store.path("twice"))
     store.refuses("coordinator", "--listen", other, words=["belongs to a server", "--state"], exits=[73])
     store.serve("--listen", other)
-    store.refuses("init", *again, "--coordinator", other, words=["is a server", "hekate join"], state=store.path("twice"))
+    store.refuses("init", *again, "--coordinator", store.token(), words=["hekate join"], state=store.path("twice"))
     # The coordinator tells where it is, and a server where its coordinator is.
-    store.join("s2", other, secret=secret)
+    store.join("s2")
     store.serve_other("s2")
     equal(store.status()["coordinator"], [f"tcp:{address}"], "the coordinator")
     equal(len(store.status()["servers"]), 2, "servers")

@@ -177,7 +177,7 @@ def test_nobody_knows_of_what_a_dead_server_alone_has(store):
     store.init(volume=None, bricks=1)
     store.address = f"127.0.0.1:{free_port()}"
     store.serve("--listen", store.address)
-    store.join("s2", store.address)
+    store.join("s2")
     store.serve_other("s2")
     store.cli("volume", "create", "v", "--copies", "1")
     wait_until(lambda: store.try_cli("heal", "status").exit == 0, "it is whole", limit_s=20)

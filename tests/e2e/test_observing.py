@@ -254,7 +254,7 @@ def test_an_op_that_waits_is_seen_at_work(store):
     address = f"127.0.0.1:{free_port()}"
     store.init(bricks=1, volume=None)
     store.serve("--listen", address)
-    store.join("second", address)
+    store.join("second")
     store.serve_other("second", "--listen", f"127.0.0.1:{free_port()}")
     # The first server leads and hosts the coordinator, so it keeps its lease while the second one is stopped.
     store.cli("volume", "create", "both", "--copies", "2", "--leader", "1")
@@ -290,8 +290,8 @@ def test_a_bundle_says_no_names(store):
     for name in ("status.json", "bricks.json", "volumes.json", "metrics.txt", "doctor.json", "slow-ops.json", "logs/serve.log"):
         assert files[name], name
     everything = b"\n".join(files.values()) + "\n".join(files).encode()
-    secret = read(f"{store.state}/secret")
-    for hidden in (b"holiday", b"letter", store.bricks(2)[0].encode(), store.state.encode(), mnt.encode(), secret, secret.hex().encode()):
+    seal = read(f"{store.state}/seal.key")
+    for hidden in (b"holiday", b"letter", store.bricks(2)[0].encode(), store.state.encode(), mnt.encode(), seal, seal.hex().encode(), b"PRIVATE KEY", b"-----BEGIN"):
         assert hidden not in everything, f"{hidden!r} is in the bundle"
     host = re.escape(os.uname().nodename.encode())
     assert not re.search(rb"(?<![\w.-])" + host + rb"(?![\w-])", everything), "the host's name is in the bundle"

@@ -74,7 +74,7 @@ def test_copies_are_on_as_many_bricks(store):
     equal(len(files), 8, "shards")
 
 
-def test_tcp_on_loopback_with_the_secret(store):
+def test_tcp_with_a_certificate(store):
     store.init()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -90,12 +90,14 @@ def test_tcp_on_loopback_with_the_secret(store):
     store.kill_server()
     store.serve("--listen", f"127.0.0.1:{port}")
     equal(len(read(f"{mnt}/f")), 3_000_000, "over TCP after the server was killed")
-    stranger = store.directory("stranger")
-    write(f"{stranger}/secret", os.urandom(32))
-    store.refuses("status", state=stranger, server=address, words=["(?i)secret"], exits=[77])
-    store.refuses("mount", "v", store.directory("m2"), state=stranger, server=address, words=["(?i)secret"], exits=[77])
-    os.unlink(f"{stranger}/secret")
-    store.refuses("status", state=stranger, server=address, words=["read the secret"])
+    # A server of another cluster, and somebody who has nothing.
+    stranger = store.path("stranger")
+    store.cli("init", "--brick", store.path("theirs"), "--journal", "32", state=stranger)
+    words = ["no root of this cluster has signed its certificate"]
+    store.refuses("status", state=stranger, server=address, words=words, exits=[77])
+    store.refuses("mount", "v", store.directory("m2"), state=stranger, server=address, words=words, exits=[77])
+    words = ["needs a credential", "--credential FILE", "hekate client create"]
+    store.refuses("status", state=store.directory("nothing"), server=address, words=words)
     # Somebody who says something else altogether does no harm.
     for noise in [b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100_000]:
         with socket.create_connection(("127.0.0.1", port)) as connection:

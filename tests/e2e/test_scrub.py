@@ -20,7 +20,7 @@ def two(store, options=()):
     store.init(volume=None, bricks=1, options=options)
     store.address = f"127.0.0.1:{free_port()}"
     store.serve("--listen", store.address)
-    store.join("s2", store.address)
+    store.join("s2")
     store.serve_other("s2")
     store.cli("volume", "create", "v", "--copies", "2", "--domain", "server")
     wait_until(lambda: store.status()["health"] == "good", "all partitions serve", limit_s=20)
@@ -29,9 +29,8 @@ def two(store, options=()):
 
 def apart(store):
     """The coordinator and two servers, each a process of its own, with a copy each -> the mount."""
-    coordinator = f"127.0.0.1:{free_port()}"
-    store.coordinate(coordinator)
-    return two(store, ["--coordinator", coordinator, "--secret-file", f"{store.path('c')}/secret"])
+    store.coordinate(f"127.0.0.1:{free_port()}")
+    return two(store, ["--coordinator", store.token(state=store.path("c"))])
 
 
 def flip(paths, wanted):

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import glob
+import json
 import os
 import random
 import struct
@@ -10,11 +11,11 @@ import subprocess
 
 import pytest
 
-from harness import NOBODY, equal, free_port, read
+from harness import NOBODY, equal, free_port, read, wait_until
 from helper_install import run
 from raw_client import (
     CONTROL, DENIED, HELLO, PACKET, PROTOCOL, REQUESTS, ROOT, SERVER, SESSION_ENDED, STALE, TO_CONTROL, Raw, Refused,
-    Session, control, get_attributes, greeted, header, listen, open_volume, peer, proof, refusal, resume, sync, text, wide,
+    Session, control, get_attributes, greeted, header, listen, open_volume, parts_of, peer, refusal, resume, sync, text, wide,
     write_shard,
 )
 from test_users import program_for_all
@@ -119,7 +120,7 @@ def test_strangers_ask_for_what_all_may_see_only(store):
         answer = control(address, request, NOBODY)
         equal(answer.get("error", {}).get("exit"), 77, f"{request}: {answer}")
     seen = str(control(address, {"request": "status"}, NOBODY))
-    assert read(f"{store.state}/secret").hex() not in seen, "the secret"
+    assert read(f"{store.state}/seal.key").hex() not in seen, "the key that seals"
     is_well(store)
 
 
@@ -149,28 +150,33 @@ def test_names_lead_nowhere_else(store):
 
 
 @pytest.mark.no_fuse
-def test_who_does_not_know_the_secret_is_refused(store):
+def test_who_has_no_certificate_is_refused(store):
     port = free_port()
     store.init()
     store.serve("--listen", f"127.0.0.1:{port}")
-    address, secret = ("127.0.0.1", port), read(f"{store.state}/secret")
-    raw = Raw(address)
-    about = raw.hello(TO_CONTROL, secret)
-    servers, *_ = raw.welcome()
-    equal(servers, proof(secret, "server", *about), "the server's proof")
-    nonce, clients = about[-1], proof(secret, "client", *about)
-    tries = {
-        "no proof": {},
-        "another secret": {"secret": bytes(32)},
-        "a short proof": {"proved": b"\0"},
-        "a proof that was good once": {"nonce": nonce, "proved": clients},
-        "the server's own proof": {"nonce": nonce, "proved": servers},
-        "a proof for another purpose": {"secret": secret, "claims": open_volume("other")},
-    }
-    for what, named in tries.items():
-        for purpose in (TO_CONTROL, open_volume("v"), peer(2, 1, 1)):
-            refused = refusal(address, purpose, **named)
-            assert refused.number == DENIED and "secret" in refused.what, f"{what}: {refused}"
+    address, ours = ("127.0.0.1", port), f"{store.state}/credential.toml"
+    web = store.client("web", "--volume", "v")
+    equal(control(address, {"request": "identify"})["ok"]["server"], 1, "who answers, without a certificate")
+    for request in [
+        {"request": "status"},
+        {"request": "volume-list"},
+        {"request": "metrics"},
+        {"request": "stop"},
+        {"request": "token-create", "expires_s": 60},
+        {"request": "client-list"},
+        {"request": "ca-show"},
+        {"request": "coordinator", "ask": "list", "prefix": ""},
+        {"request": "enroll", "token": "0" * 8, "secret": "0" * 32, "public_key": "04" * 65, "pool": "default"},
+    ]:
+        equal(control(address, request).get("error", {}).get("exit"), 77, f"{request}, without a certificate")
+    for purpose in (open_volume("v"), resume("v", 1), listen("v", 1), peer(2, 1, 1)):
+        refused = refusal(address, purpose)
+        assert refused.number == DENIED and "no certificate" in refused.what, f"{refused}"
+    # A certificate is its holder's: a client's is no server's, and a server's is of that server.
+    for credential, holder, server in ((web, "client web", 1), (web, "client web", 2), (ours, "server 1", 2)):
+        refused = refusal(address, peer(server, 1, 1), credential=credential)
+        equal(refused.number, DENIED, f"{holder} as server {server}")
+        assert f"the certificate of {holder} cannot be used as that of server {server}" in refused.what, f"{refused}"
     is_well(store)
 
 
@@ -180,10 +186,13 @@ def test_who_does_not_know_the_secret_is_refused(store):
 def test_garbage_costs_its_connection_only(store):
     port = free_port()
     address = up(store, "--listen", f"127.0.0.1:{port}")
-    tcp, secret = ("127.0.0.1", port), read(f"{store.state}/secret")
+    tcp = ("127.0.0.1", port)
+    theirs = store.client("theirs", "--volume", "theirs")
+    store.join("two")
+    twos = store.path("two/credential.toml")
     some = random.Random(7)
     silent = [Raw(there, NOBODY) for there in (address, tcp)]
-    version, _ = Raw(address, NOBODY).challenge()
+    version = Raw(address, NOBODY).challenge()
     for there in (address, tcp):
         for first in [
             some.randbytes(300),
@@ -193,17 +202,21 @@ def test_garbage_costs_its_connection_only(store):
             header(4, REQUESTS) + bytes(4),
             header(36, HELLO) + struct.pack("<I", version) + bytes(32),
         ]:
-            raw = Raw(there, NOBODY)
+            raw = Raw(there, NOBODY, some.choice([None, twos, theirs]))
             raw.challenge()
             raw.socket.sendall(first)
             equal(raw.has_ended(), True, f"{there} goes on after {first[:24]!r}")
-    for there, uid, known in ((address, NOBODY, None), (tcp, NOBODY, secret)):
-        purposes = [(TO_CONTROL, CONTROL), (open_volume("theirs"), REQUESTS), (open_volume("theirs"), PACKET)]
-        for purpose, kind in purposes + ([(peer(2, 5, 1), PACKET)] if known else []):
+    for there, known in ((address, None), (tcp, None), (tcp, theirs), (tcp, twos)):
+        purposes = [(TO_CONTROL, CONTROL)]
+        if there == address or known:
+            purposes += [(open_volume("theirs"), REQUESTS), (open_volume("theirs"), PACKET)]
+        if known == twos:
+            purposes += [(peer(2, 5, 1), PACKET)]
+        for purpose, kind in purposes:
             lies = [header(16 * 2**20 + 1, kind), header(9, kind) + b"\xff\xff\xff\xff" + bytes(5)]
             lies += [header(50, kind) + b"\xff" + some.randbytes(49), header(4, kind) + struct.pack("<I", 1025)]
             for lie in lies:
-                raw, *_ = greeted(there, purpose, uid, known)
+                raw, *_ = greeted(there, purpose, NOBODY, known)
                 raw.socket.sendall(lie)
                 with contextlib.suppress(ConnectionError):
                     while raw.socket.recv(4096):
@@ -217,6 +230,8 @@ def test_garbage_costs_its_connection_only(store):
     for raw in silent:
         raw.challenge()
         equal(raw.has_ended(), True, "one that says nothing is kept")
+    store.serve_other("two")
+    wait_until(lambda: store.status()["health"] == "good", "both servers in touch")
     is_well(store)
 
 
@@ -235,7 +250,8 @@ def test_strangers_read_no_brick_and_no_state(store):
     session.do(session.at(partition), write_shard(data, 0, 0, b"private " * 12500))
     store.stop()
     equal(os.stat(store.state).st_mode & 0o777, 0o700, "mode of the state directory")
-    equal(os.stat(f"{store.state}/secret").st_mode & 0o777, 0o600, "mode of the secret")
+    for name, mode in (("credential.toml", 0o600), ("seal.key", 0o600), ("ca", 0o700), ("ca/root.key", 0o600)):
+        equal(os.stat(f"{store.state}/{name}").st_mode & 0o777, mode, f"mode of {name}")
     for brick in store.bricks(2):
         files = glob.glob(f"{brick}/data/*/*") + glob.glob(f"{brick}/journal/*") + glob.glob(f"{brick}/index/*")
         assert len(files) > 5 and any(b"private" in read(path) for path in files), f"no content in {brick}"
@@ -262,17 +278,24 @@ def wrote(session, partition, data):
 
 @pytest.mark.root
 @pytest.mark.no_fuse
-def test_the_secret_is_in_nothing_that_is_shown(store):
+def test_keys_are_in_nothing_that_is_shown(store):
     port = free_port()
     store.init()
     store.serve("--listen", f"127.0.0.1:{port}")
-    store.join("two", f"127.0.0.1:{port}")
+    invitation = store.token()
+    store.join("two", invitation=invitation)
     store.serve_other("two", "--listen", f"127.0.0.1:{free_port()}")
-    secret = read(f"{store.state}/secret")
-    equal(read(store.path("two/secret")), secret, "the secret of the server that joined")
-    equal(os.stat(store.path("two/secret")).st_mode & 0o777, 0o600, "its mode")
+    web, admin = store.client("web", "--volume", "v"), store.client("admin", "--admin")
+    states = [store.state, store.path("two")]
+    equal(read(f"{states[1]}/seal.key"), read(f"{states[0]}/seal.key"), "the key that seals, of the server that joined")
+    equal(os.path.exists(f"{states[1]}/ca"), False, "the root's key at the server that joined")
+    for path in [web, admin] + [f"{state}/{name}" for state in states for name in ("seal.key", "credential.toml")]:
+        equal(os.stat(path).st_mode & 0o777, 0o600, f"mode of {path}")
     store.cli("--server", f"tcp:127.0.0.1:{port}", "status")
-    shown = "".join(store.cli(*words).text for words in (["--json", "status"], ["doctor"], ["--json", "volume", "show", "v"]))
+    words = [["--json", "status"], ["doctor"], ["--json", "volume", "show", "v"], ["ca", "show"], ["--json", "ca", "show"]]
+    words += [["client", "list"], ["--json", "client", "list"], ["--json", "client", "show", "web"]]
+    shown = "".join(store.cli(*command).text for command in words)
+    shown += store.cli("--json", "status", server=f"127.0.0.1:{port}", credential=web).text
     shown += str(control(f"{store.state}/server.sock", {"request": "coordinator", "ask": "list", "prefix": ""}))
     bundle = store.path("bundle.tar.gz")
     store.cli("debug", "bundle", bundle)
@@ -282,30 +305,27 @@ def test_the_secret_is_in_nothing_that_is_shown(store):
         shown += read(path).decode(errors="replace")
     for pid in (store.server_pid, store.other_pids["two"]):
         shown += read(f"/proc/{pid}/cmdline").decode(errors="replace") + read(f"/proc/{pid}/environ").decode(errors="replace")
-    forms = [secret.hex(), base64.b64encode(secret).decode(), repr(secret)[2:-1], str(list(secret))[1:-1]]
-    for form in forms:
-        assert form not in shown, "the secret is shown"
+    for what, form in forms_of_keys([web, admin, *(f"{state}/credential.toml" for state in states)], states[0], invitation):
+        assert form not in shown, f"{what} is shown"
 
 
-@pytest.mark.root
-@pytest.mark.no_fuse
-def test_the_secret_can_be_changed(store):
-    port = free_port()
-    store.init()
-    store.serve("--listen", f"127.0.0.1:{port}")
-    store.join("two", f"127.0.0.1:{port}")
-    store.serve_other("two", "--listen", f"127.0.0.1:{free_port()}")
-    old, new = read(f"{store.state}/secret"), os.urandom(32)
-    store.stop_other("two")
-    store.stop()
-    for state in (store.state, store.path("two")):
-        with open(f"{state}/secret", "wb") as file:
-            file.write(new)
-    store.serve("--listen", f"127.0.0.1:{port}")
-    store.serve_other("two", "--listen", f"127.0.0.1:{free_port()}")
-    equal(control(("127.0.0.1", port), {"request": "identify"}, secret=new)["ok"]["server"], 1, "by the new secret")
-    equal(refusal(("127.0.0.1", port), TO_CONTROL, secret=old).number, DENIED, "the old secret")
-    equal([server["state"] for server in store.status()["servers"]], ["online", "online"], "servers")
+def forms_of_keys(credentials, state, invitation):
+    """Of each key, and of the secret of an invitation -> what it is, and how it could be shown."""
+    keys = {"the key that seals": read(f"{state}/seal.key"), "the root's key": key_of(read(f"{state}/ca/root.key").decode())}
+    keys |= {f"the key of {os.path.relpath(path, '/')}": key_of(parts_of(path)["key"]) for path in credentials}
+    for what, key in keys.items():
+        for form in (key.hex(), base64.b64encode(key).decode(), repr(key)[2:-1], str(list(key))[1:-1]):
+            yield what, form
+    told = invitation.removeprefix("hekate1-")
+    yield "the secret of an invitation", json.loads(base64.urlsafe_b64decode(told + "=" * (-len(told) % 4)))["secret"]
+    yield "an invitation", invitation
+
+
+def key_of(pem):
+    """The number that is the private key, of 32 bytes: RFC 5915 in PKCS #8."""
+    whole = base64.b64decode("".join(line for line in pem.splitlines() if "-----" not in line))
+    at = whole.index(b"\x02\x01\x01\x04\x20") + 5
+    return whole[at : at + 32]
 
 
 @pytest.mark.root

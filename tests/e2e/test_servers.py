@@ -1,12 +1,14 @@
 """Several servers: joining, what status shows of them, and where copies go."""
 
+import base64
+import json
 import os
 import shutil
 import socket
 
 import pytest
 
-from harness import equal, free_port, kill, wait_until, write
+from harness import equal, free_port, kill, wait_until
 
 USAGE, AWAY, EXISTS, DENIED = 64, 69, 73, 77
 
@@ -14,9 +16,17 @@ USAGE, AWAY, EXISTS, DENIED = 64, 69, 73, 77
 def first(store, **named):
     """The first server, which listens on TCP -> its address."""
     store.init(volume=None, **named)
-    address = f"127.0.0.1:{free_port()}"
-    store.serve("--listen", address)
-    return address
+    store.address = f"127.0.0.1:{free_port()}"
+    store.serve("--listen", store.address)
+    return store.address
+
+
+def changed(token, **fields):
+    """The token with other fields (crates/tls/src/token.rs)."""
+    begin = "hekate1-"
+    text = token.removeprefix(begin)
+    held = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    return begin + base64.urlsafe_b64encode(json.dumps(held | fields).encode()).decode().rstrip("=")
 
 
 def states(store, state=None):
@@ -27,11 +37,11 @@ def states(store, state=None):
 @pytest.mark.no_fuse
 def test_three_servers(store):
     address = first(store, bricks=2)
-    equal(store.join("state2", address)["server"], 2, "the number of the second server")
+    equal(store.join("state2")["server"], 2, "the number of the second server")
     equal(states(store), {"server-1": "online", "server-2": "away"}, "a server that has joined and is not served")
     store.serve_other("state2", "--listen", f"127.0.0.1:{free_port()}")
     # Any server tells a new one where the first is.
-    store.join("state3", f"unix:{store.path('state2')}/server.sock")
+    store.join("state3", invitation=f"unix:{store.path('state2')}/server.sock")
     store.serve_other("state3")
     online = {"server-1": "online", "server-2": "online", "server-3": "online"}
     for state in [None, store.path("state2"), store.path("state3")]:
@@ -48,7 +58,7 @@ def test_three_servers(store):
 @pytest.mark.no_fuse
 def test_a_server_that_is_away_is_named(store):
     address = first(store)
-    store.join("state2", address)
+    store.join("state2")
     store.serve_other("state2")
     store.kill_other("state2")
     status = store.status()
@@ -73,7 +83,7 @@ def test_copies_on_different_servers(store):
     store.cli("volume", "create", "disks", "--copies", "3")
     equal(store.cli("--json", "volume", "show", "disks").json()["domain"], "disk", "with one server")
     for name in ["state2", "state3"]:
-        store.join(name, address)
+        store.join(name)
         store.serve_other(name)
     store.refuses("volume", "create", "v", "--copies", "4", "--domain", "server", words=["4 servers"], exits=[USAGE])
     store.cli("volume", "create", "asked", "--copies", "3", "--domain", "server")
@@ -96,22 +106,20 @@ def test_copies_on_different_servers(store):
 
 @pytest.mark.no_fuse
 def test_joins_that_cannot_be(store):
-    address = first(store)
-    joins = ["join", address, "--secret-file", f"{store.state}/secret", "--journal", "32"]
+    first(store)
+    token = store.token()
+    joins = ["join", token, "--journal", "32"]
     state = store.path("state2")
     one = ["--brick", store.path("new")]
-    stranger = store.path("stranger")
-    write(stranger, b"s" * 32)
-    store.refuses("join", address, "--secret-file", stranger, *one, state=state, words=["stranger is not the secret"], exits=[DENIED])
-    store.refuses("join", address, "--secret-file", f"{stranger}s", *one, state=state, words=["read the secret"])
+    for wrong in (store.address, "127.0.0.1", token[:-9], token[9:], "hekate1-"):
+        store.refuses("join", wrong, *one, state=state, words=["not a token", "hekate token create", "unix:PATH"], exits=[USAGE])
     store.refuses(*joins, "--brick", store.path("brick0"), state=state, words=["brick0", "is a brick of cluster", "already"])
     store.cli("init", "--brick", store.path("theirs"), "--journal", "32", state=store.path("state9"))
     store.refuses(*joins, "--brick", store.path("theirs"), state=state, words=["theirs", "is a brick of cluster"])
     store.refuses(*joins, *one, "--pool", "nope", state=state, words=["no pool called nope", "there are: default"])
     store.refuses(*joins, *one, words=["holds a cluster of its own"], exits=[EXISTS])
-    store.refuses("join", "127.0.0.1", *joins[2:], *one, state=state, words=["127.0.0.1. has no port", "ADDRESS:PORT"], exits=[USAGE])
     nobody = f"127.0.0.1:{free_port()}"
-    store.refuses("join", nobody, *joins[2:], *one, state=state, words=[nobody, "(?i)refused"], exits=[AWAY])
+    store.refuses("join", changed(token, addresses=[nobody]), *one, state=state, words=[nobody, "(?i)refused"], exits=[AWAY])
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -119,10 +127,11 @@ def test_joins_that_cannot_be(store):
         if os.fork() == 0:
             other.accept()[0].sendall(b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n" * 9)
             os._exit(0)
-        store.refuses("join", taken, *joins[2:], *one, state=state, words=[taken, "no Hekate server"], exits=[AWAY])
+        words = [taken, "does not speak TLS"]
+        store.refuses("join", changed(token, addresses=[taken]), *one, state=state, words=words, exits=[AWAY, DENIED])
         equal(os.path.exists(state), False, "a state directory after joins that were refused")
         store.refuses("serve", state=state, words=["no cluster", "hekate join"])
-        store.refuses("serve", "--join", address, state=state, words=["--secret-file FILE", "--brick DIR"], exits=[USAGE])
+        store.refuses("serve", "--join", token, state=state, words=["has not joined", "--brick DIR"], exits=[USAGE])
         store.cli(*joins, *one, state=state)
         store.refuses(*joins, "--brick", store.path("more"), state=state, words=["server 2 of cluster", "hekate serve"], exits=[EXISTS])
         store.refuses("init", "--brick", store.path("more"), state=state, words=["holds a cluster already"], exits=[EXISTS])
@@ -137,7 +146,7 @@ def test_joins_that_cannot_be(store):
 def test_serving_and_joining_at_once(store):
     address = first(store)
     brick = store.path("new")
-    named = ["--join", address, "--secret-file", f"{store.state}/secret", "--brick", brick, "--journal", "32"]
+    named = ["--join", store.token(), "--brick", brick, "--journal", "32"]
     store.serve_other("state2", *named)
     equal(states(store), {"server-1": "online", "server-2": "online"}, "both")
     store.stop_other("state2")
@@ -158,7 +167,7 @@ def test_serving_and_joining_at_once(store):
 @pytest.mark.no_fuse
 def test_disks_of_a_joined_server_that_are_exchanged(store):
     address = first(store)
-    store.join("state2", address)
+    store.join("state2")
     os.rename(store.path("state2-brick"), store.path("away"))
     store.refuses("serve", "--detach", state=store.path("state2"), words=["state2-brick", "is its disk mounted"])
     store.cli("init", "--brick", store.path("state2-brick"), "--journal", "32", state=store.path("state9"))

@@ -262,7 +262,8 @@ def test_root_has_its_state_in_var_and_its_socket_in_run(store):
     try:
         mode = lambda path: oct(os.stat(path).st_mode & 0o777)
         equal(mode("/var/lib/hekate"), "0o700", "mode of /var/lib/hekate")
-        equal(mode("/var/lib/hekate/secret"), "0o600", "mode of the secret")
+        for name in ("credential.toml", "seal.key", "ca/root.key"):
+            equal(mode(f"/var/lib/hekate/{name}"), "0o600", f"mode of {name}")
         equal(mode("/run/hekate"), "0o755", "mode of /run/hekate")
         os.chmod(store.base, 0o755)
         works(program_for_all(store), "--server", "unix:/run/hekate/server.sock", "--json", "pool", "list", uid=NOBODY)

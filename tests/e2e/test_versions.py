@@ -31,7 +31,7 @@ def test_a_brick_of_a_newer_release_is_refused(store):
 def test_servers_restart_one_after_the_other_under_load(store):
     """Both copies are on different servers; who writes waits while one of them is away, and nothing fails or is lost."""
     address = first(store)
-    store.join("second", address)
+    store.join("second")
     store.serve_other("second")
     store.cli("volume", "create", "both", "--copies", "2", "--domain", "server")
     mnt = store.mount(volume="both")

@@ -87,7 +87,7 @@ fn title(name: &str, section: &str) -> Vec<u8> {
 }
 
 const FILES: &[(&str, &str)] = &[
-    ("/var/lib/hekate", "the state of root's server: the cluster's record or its place in one, its secret, logs"),
+    ("/var/lib/hekate", "the state of root's server: the cluster's record or its place in one, its keys, logs"),
     ("/run/hekate/server.sock", "where it answers"),
     ("$XDG_STATE_HOME/hekate (~/.local/state/hekate)", "the state of another user's server"),
     ("$XDG_RUNTIME_DIR/hekate/server.sock", "where that answers; without XDG_RUNTIME_DIR in its state directory"),

@@ -12,14 +12,15 @@ const SOURCES: &[(&str, &str)] = &[
     ("VOLUME", "A volume of the server of this machine, or of the server of the option server=."),
     (
         "ADDRESS:PORT/VOLUME",
-        "A volume of the server at that address, over TCP (loopback only in this version). The state directory must hold the cluster's secret.",
+        "A volume of the server at that address, over TCP with TLS. The option credential= names the client's credential; \
+         a server of the cluster needs none.",
     ),
     ("unix:PATH/VOLUME", "A volume of the server at that socket."),
 ];
 
 const FSTAB: &[&str] = &[
     "photos                          /mnt/photos  hekate  _netdev,nofail,x-systemd.after=hekate.service  0 0",
-    "127.0.0.1:7100/photos           /mnt/b       hekate  _netdev,nofail,ro,noexec                       0 0",
+    "10.0.0.1:7100/photos            /mnt/b       hekate  _netdev,nofail,credential=/etc/web1.hekate     0 0",
     "unix:/run/hekate/server.sock/p  /home/p      hekate  noauto,user,exec                               0 0",
 ];
 
