@@ -7,8 +7,11 @@
 
 mod clients;
 mod coordinator;
+mod disks;
 mod faults;
 mod judge;
+mod locks;
+mod memory;
 mod run;
 mod servers;
 mod settings;
@@ -18,4 +21,4 @@ pub(crate) mod tests;
 mod world;
 
 pub use run::run;
-pub use settings::Settings;
+pub use settings::{Kind, Settings};

@@ -24,7 +24,7 @@ const KINDS: [Kind; 9] = [
     ("narrow splits seed", |seed| complaints(Settings::narrow_splits(seed))),
     ("narrow journals seed", |seed| complaints(Settings::narrow_journals(seed))),
     ("seed", |seed| complaints(Settings::of(seed))),
-    ("hosted seed", |seed| hosted::tests::try_run(seed, false).2),
+    ("hosted seed", |seed| hosted::tests::try_run(hosted::Kind::Wide, seed, false).2),
 ];
 
 fn complaints(settings: Settings) -> Vec<String> {

@@ -217,6 +217,16 @@ impl Disk {
         self.newer.is_none() && self.copy.as_ref().is_some_and(|copy| copy.openings < self.openings)
     }
 
+    /// Notes an opening of the brick.
+    pub fn set_openings(&mut self, openings: u32) {
+        self.openings = openings;
+    }
+
+    /// True if the copy was made before the last opening that the cluster has recorded.
+    pub fn is_copy_older_than(&self, seen: u32) -> bool {
+        self.newer.is_none() && self.copy.as_ref().is_some_and(|copy| copy.openings < seen)
+    }
+
     /// Puts the copy in the disk's place. The process is dead.
     pub fn put_back_older(&mut self) {
         let Some(copy) = self.copy.take() else { return };
