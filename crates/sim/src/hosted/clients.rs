@@ -241,7 +241,7 @@ impl World {
     }
 
     /// A server may have opened a session of which its client knows nothing.
-    fn lose_session(&mut self) {
+    pub fn lose_session(&mut self) {
         let at = self.moment();
         self.history.client_died(SYSTEM_SESSION, at);
     }

@@ -117,6 +117,8 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
     world.faults_on = world.settings.faults.every > 0;
     if world.faults_on {
         world.after(1, Event::Fault);
+        // A leader refuses locks while it does not know what a session holds that it has not heard of for 3 s.
+        world.lose_session();
     }
     let end = world.now + FAULTS_MAX;
     while world.now < end && !world.is_quiet() {
