@@ -246,7 +246,7 @@ impl World {
     ) {
         let Ok(request) = serde_json::to_string(&call) else { return };
         let thread = self.threads.add(Owner::Server(server), move || {
-            let reply = node.control(Peer::Secret, &request);
+            let reply = node.control(&Peer::Local { uid: 0 }, &request);
             drop(node);
             threads::in_world(move |world: &mut World| then(world, &reply));
         });
@@ -343,7 +343,7 @@ impl World {
         let directory = self.servers[server as usize].disks.iter().find(|(_, slot)| slot.brick == brick);
         let Some(directory) = directory.map(|(directory, _)| directory.clone()) else { return };
         let thread = self.threads.add(Owner::Server(server), move || {
-            let report: Option<PeerReply<ServerReport>> = parsed(&node.control(Peer::Secret, &request));
+            let report: Option<PeerReply<ServerReport>> = parsed(&node.control(&Peer::Local { uid: 0 }, &request));
             let rows = report.map(|report| report.reply.bricks).unwrap_or_default();
             let figures = rows.into_iter().find(|row| row.brick == brick).and_then(|row| row.figures);
             let Some(scrub) = figures.map(|figures| figures.scrub) else { return };
@@ -356,7 +356,7 @@ impl World {
             let call = ControlRequest::from(ScrubStart { brick: Some(directory), volume: None });
             let is_done = threads::in_world(move |world: &mut World| world.scrubbed(brick, is_clean));
             if let (Some(false), Ok(call)) = (is_done, serde_json::to_string(&call)) {
-                node.control(Peer::Secret, &call);
+                node.control(&Peer::Local { uid: 0 }, &call);
                 threads::in_world(move |world: &mut World| world.scrubs_asked += 1);
             }
         });

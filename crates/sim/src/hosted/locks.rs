@@ -75,7 +75,7 @@ impl World {
     pub fn listen(&mut self, client: u32, server: u32, message: MessageNumber) {
         let Some(session) = self.people[client as usize].volume.as_ref().map(|volume| volume.session()) else { return };
         self.serve(server, message, move |node| {
-            if let Err(error) = node.open(Peer::Secret, super::servers::VOLUME_NAME, Some(session)) {
+            if let Err(error) = node.open(&Peer::Local { uid: 0 }, super::servers::VOLUME_NAME, Some(session)) {
                 return Answer::Refused(error);
             }
             node.disconnected(session);

@@ -59,7 +59,7 @@ pub(super) fn make_cluster(world: &mut World) -> Result<()> {
         let info = ServerInfo { endpoints, ..ServerInfo::new(server) };
         registry.join(&info, &bricks)?;
     }
-    registry.announce(&[address_of(0)], &BTreeMap::new())?;
+    registry.announce(&[address_of(0)], &std::collections::BTreeMap::new())?;
     debug_assert!(!first.is_empty());
     let ring = registry.ring_for("p", settings.copies, RingWish::default())?;
     leave_out_partitions(&at_hand, settings.workload.partitions)?;

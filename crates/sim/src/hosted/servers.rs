@@ -219,7 +219,7 @@ impl World {
 
     /// Delivers a request to a server's control interface.
     pub fn control(&mut self, server: u32, message: MessageNumber, request: String) {
-        self.serve(server, message, move |node| Answer::Control(node.control(Peer::Secret, &request)));
+        self.serve(server, message, move |node| Answer::Control(node.control(&Peer::Local { uid: 0 }, &request)));
     }
 
     fn notify(&mut self, key: u64, all: bool) {
