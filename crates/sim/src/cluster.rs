@@ -2,7 +2,7 @@
 //! seed. `run.rs` is a run from its beginning to its end.
 
 pub(crate) mod client_servers;
-mod clock;
+pub(crate) mod clock;
 mod coordinator;
 pub(crate) mod disk;
 mod disks;
@@ -15,8 +15,6 @@ pub(crate) mod network;
 mod people;
 pub(crate) mod report;
 mod run;
-#[cfg(test)]
-mod scenarios;
 mod servers;
 pub(crate) mod settings;
 pub(crate) mod spread;

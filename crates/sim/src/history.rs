@@ -5,6 +5,7 @@
 //! came first; all other calls overlap.
 
 use hekate_proto::{DataOp, Error, InodeId, InodeOp, NameOp, Op, Reply, Result, SessionId, error::Advice};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A step of the simulator.
@@ -45,6 +46,8 @@ pub struct Answer {
 pub struct History {
     calls: Vec<Call>,
     power_cuts: Vec<Moment>,
+    /// When the clients of sessions died.
+    deaths: BTreeMap<SessionId, Moment>,
     /// Moments at which another leader may have begun; None: any moment.
     new_leaders: Option<Vec<Moment>>,
 }
@@ -83,6 +86,21 @@ impl History {
     /// True if another leader may have begun between two moments, both included.
     pub fn has_new_leaders(&self, from: Moment, to: Moment) -> bool {
         self.new_leaders.as_ref().is_none_or(|all| all.iter().any(|at| (from..=to).contains(at)))
+    }
+
+    /// Notes that the client of a session has died, for the first time: its session ends later, and with it its locks.
+    pub fn client_died(&mut self, session: SessionId, at: Moment) {
+        self.deaths.entry(session).or_insert(at);
+    }
+
+    /// When the client of a session died.
+    pub fn death_of(&self, session: SessionId) -> Option<Moment> {
+        self.deaths.get(&session).copied()
+    }
+
+    /// True if any client died before a moment.
+    pub fn has_death_before(&self, moment: Moment) -> bool {
+        self.deaths.values().any(|at| *at < moment)
     }
 
     /// All calls with their numbers.

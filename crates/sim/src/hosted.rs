@@ -7,9 +7,14 @@
 
 mod clients;
 mod coordinator;
+mod disks;
 mod faults;
 mod judge;
+mod locks;
+mod memory;
 mod run;
+#[cfg(test)]
+mod scenarios;
 mod servers;
 mod settings;
 mod surroundings;
@@ -18,4 +23,4 @@ pub(crate) mod tests;
 mod world;
 
 pub use run::run;
-pub use settings::Settings;
+pub use settings::{Kind, Settings};

@@ -15,7 +15,7 @@ const SEEDS_MAX: u64 = 1000;
 /// The name of a kind of runs, and the complaints about the run of a seed.
 type Kind = (&'static str, fn(u64) -> Vec<String>);
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 17] = [
     ("narrow seed", |seed| complaints(Settings::narrow(seed))),
     ("narrow names seed", |seed| complaints(Settings::narrow_names(seed))),
     ("narrow rivals seed", |seed| complaints(Settings::narrow_rivals(seed))),
@@ -24,11 +24,23 @@ const KINDS: [Kind; 9] = [
     ("narrow splits seed", |seed| complaints(Settings::narrow_splits(seed))),
     ("narrow journals seed", |seed| complaints(Settings::narrow_journals(seed))),
     ("seed", |seed| complaints(Settings::of(seed))),
-    ("hosted seed", |seed| hosted::tests::try_run(seed, false).2),
+    ("hosted wide seed", |seed| hosted_complaints(hosted::Kind::Wide, seed)),
+    ("hosted narrow seed", |seed| hosted_complaints(hosted::Kind::Narrow, seed)),
+    ("hosted names seed", |seed| hosted_complaints(hosted::Kind::Names, seed)),
+    ("hosted rivals seed", |seed| hosted_complaints(hosted::Kind::Rivals, seed)),
+    ("hosted late seed", |seed| hosted_complaints(hosted::Kind::Late, seed)),
+    ("hosted legs seed", |seed| hosted_complaints(hosted::Kind::Legs, seed)),
+    ("hosted splits seed", |seed| hosted_complaints(hosted::Kind::Splits, seed)),
+    ("hosted journals seed", |seed| hosted_complaints(hosted::Kind::Journals, seed)),
+    ("hosted locks seed", |seed| hosted_complaints(hosted::Kind::Locks, seed)),
 ];
 
 fn complaints(settings: Settings) -> Vec<String> {
     try_run(settings, false).1
+}
+
+fn hosted_complaints(kind: hosted::Kind, seed: u64) -> Vec<String> {
+    hosted::tests::try_run(kind, seed, false).2
 }
 
 /// Number of seeds until a checker complains, in a run of some kind, and the complaint. A complaint that also occurs

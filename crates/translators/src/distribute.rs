@@ -154,9 +154,9 @@ impl Distribute {
 
     /// Remembers the layout and spread of an inode.
     fn learn(&self, attr: &Attr) {
-        if is_wide(attr) && attr.spread > self.spread_of(attr.id) {
+        if is_wide(attr) {
             // A spread that cannot be valid is refused when it is used.
-            let _ = self.learn_spread(attr.id, attr.spread);
+            let _ = self.learn_spread(attr.id, 1, attr.spread);
         }
         let mut layouts = self.layouts.lock();
         if attr.layout.is_inline() {
@@ -216,9 +216,10 @@ impl Distribute {
         };
         let mut tries = 0..STALE_MAX;
         let reply = loop {
+            let asked = self.spread_of(dir);
             let found = match self.forward_name_op(context, dir, name, op.clone()) {
                 Err(Error::OtherSpread { spread }) => {
-                    self.learn_spread(dir, spread)?;
+                    self.learn_spread(dir, asked, spread)?;
                     continue;
                 }
                 outcome => outcome?,

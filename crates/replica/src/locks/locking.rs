@@ -71,8 +71,14 @@ impl Leader {
             LockOp::Restore { locks, done } => self.restore_locks(cx, ticket, ask, (locks, *done))?,
             LockOp::Get { inode, lock } | LockOp::Set { inode, lock, .. } => {
                 // An unlock is always allowed.
-                if lock.kind != LockKind::Unlock {
-                    check_inode(cx, ask, *inode)?;
+                if lock.kind != LockKind::Unlock
+                    && let Err(error) = check_inode(cx, ask, *inode)
+                {
+                    // The session ends a wait that it asks about with this answer, and uses its slot again.
+                    if error == Error::Stale {
+                        self.locking.locks.cancel(ticket);
+                    }
+                    return Err(error);
                 }
                 self.locking.locks.execute(ticket, ask.volume, op)
             }

@@ -9,7 +9,6 @@ use hekate_control::peer::{HealingReplica, LedPartition, PeerCall, PeerReply, Pe
 use hekate_control::peer::{ServerStatus as ReportCall, VolumeSpace};
 use hekate_control::status::{ServerLane, ServerState, ServerStatus};
 use hekate_proto::*;
-use hekate_transport::Control;
 use std::time::Duration;
 
 /// Limit for the reply of one server, after which it is reported as away; so the longest delay of `hekate status`.
@@ -137,7 +136,7 @@ pub fn ask<C: PeerCall>(node: &Node, info: &ServerInfo, call: C) -> std::result:
     let mut why = "it has recorded no address: it was never started".to_string();
     for endpoint in node.cluster.endpoints_of(info) {
         let text = endpoint.to_string();
-        let asked = Control::new(endpoint, Some(ANSWER_LIMIT)).ask(&request);
+        let asked = node.surroundings.ask(endpoint, ANSWER_LIMIT, &request);
         let answer = asked.map(|answer| serde_json::from_str::<ControlReply<PeerReply<C::Reply>>>(&answer));
         match answer {
             Ok(Ok(ControlReply::Ok(said))) if said.server == info.server && said.cluster == node.cluster.id() => {

@@ -7,7 +7,7 @@
 
 use crate::control::bricks::record;
 use crate::hosting::node::Node;
-use hekate_brick::{Brick, BrickSettings, Identity};
+use hekate_brick::{Brick, BrickSettings};
 use hekate_cluster::{BrickInfo, RingInfo};
 use hekate_control::brick::{BrickRecord, BrickRemoved, BrickReplaced};
 use hekate_proto::*;
@@ -81,7 +81,7 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
     }
     check_new(node, directory, None)?;
     let wanted = NewBrick { cluster: node.cluster.id(), server: node.cluster.server(), pool, journal_mib };
-    let info = BrickInfo { unopened: true, ..make_brick(Path::new(directory), &wanted)? };
+    let info = BrickInfo { unopened: true, ..node.surroundings.make_brick(Path::new(directory), &wanted)? };
     node.cluster.registry().add_brick(&info).inspect_err(|error| warn_of_left(directory, error))?;
     Ok(record(info))
 }
@@ -100,7 +100,8 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
     }
     check_new(node, directory, Some(old.brick))?;
     let (cluster, server, pool) = (node.cluster.id(), node.cluster.server(), &old.pool);
-    let made = make_brick(Path::new(directory), &NewBrick { cluster, server, pool, journal_mib })?;
+    let wanted = NewBrick { cluster, server, pool, journal_mib };
+    let made = node.surroundings.make_brick(Path::new(directory), &wanted)?;
     let info = BrickInfo { unopened: true, ..made };
     let replicas =
         node.cluster.registry().replace_brick(&old, &info).inspect_err(|error| warn_of_left(directory, error))?;
@@ -166,13 +167,7 @@ fn check_new(node: &Node, directory: &str, replaced: Option<BrickId>) -> Result<
         };
         return Err(Error::invalid(format!("{directory} {what}{rest}; a brick needs a directory of its own")));
     }
-    if let Ok(other) = Identity::read(path) {
-        return Err(Error::invalid(format!(
-            "{directory} is not empty: it is a brick of cluster {} already; a new one needs a directory of its own",
-            other.cluster
-        )));
-    }
-    Identity::check_empty(path)
+    node.surroundings.check_new_brick(path)
 }
 
 /// Removes a brick that holds no replica from the cluster; its directory stays as it is.

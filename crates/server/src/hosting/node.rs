@@ -46,6 +46,7 @@ pub struct NodeSettings {
 /// rings, a replica, the orphans, the sessions. The locks of `tickets`, `housekeeping` and of a mailbox are taken last,
 /// and nothing is waited for under them.
 pub struct Node {
+    pub(crate) surroundings: Arc<dyn Surroundings>,
     pub(crate) cluster: ClusterAccess,
     pub(crate) bricks: OwnBricks,
     pub(crate) rings: Rings,
@@ -104,7 +105,8 @@ impl Node {
             rings: Rings::default(),
             volumes: Volumes::default(),
             views,
-            links: Links::new(surroundings),
+            links: Links::default(),
+            surroundings,
             orphans: Orphans::default(),
             raw_locks: RawLocks::default(),
             tickets: Tickets::default(),

@@ -2,7 +2,7 @@
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
-use crate::hosting::surroundings::{self, Surroundings};
+use crate::hosting::surroundings;
 use crate::request::syncer::Need;
 use crate::request::turn::Turn;
 use bytes::Bytes;
@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The links to other servers.
+#[derive(Default)]
 pub struct Links {
-    surroundings: Arc<dyn Surroundings>,
     /// Set when the server starts its links; until then another server's connection is refused.
     started: OnceLock<surroundings::Links>,
     /// Servers whose link is up.
@@ -24,10 +24,6 @@ pub struct Links {
 }
 
 impl Links {
-    pub fn new(surroundings: Arc<dyn Surroundings>) -> Self {
-        Self { surroundings, started: OnceLock::new(), up: Mutex::default() }
-    }
-
     /// The links, once they are started.
     pub fn started(&self) -> Option<&dyn PeerLinks> {
         self.started.get().map(|started| &*started.links)
@@ -97,7 +93,7 @@ impl Node {
         let own = self.cluster.server();
         let boot = hekate_threads::random().map_err(|e| Error::Io { what: format!("random bytes: {e}") })?;
         let inbox = Arc::new(Inbox(self.own.clone()));
-        let started = self.links.surroundings.start_links(own, Boot(boot), inbox)?;
+        let started = self.surroundings.start_links(own, Boot(boot), inbox)?;
         let _ = self.links.started.set(started);
         self.read_addresses()
     }

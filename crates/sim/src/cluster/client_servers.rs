@@ -2,13 +2,15 @@
 
 use super::threads::{self, Action, Answer, MessageNumber};
 use hekate_proto::map::VolumeMap;
-use hekate_proto::{Error, Request, Result, ServerId};
+use hekate_proto::{Error, OpId, Request, Result, ServerId};
 use hekate_transport::{Notifications, PendingBatch, Replies, Servers};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Interval at which a wait checks whether its caller gave up, as in `transport`.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Limit for the handshake of a connection for notifications.
+const HELLO_LIMIT: Duration = Duration::from_secs(2);
 /// Limit for one server's map.
 const MAP_LIMIT: Duration = Duration::from_secs(2);
 
@@ -63,6 +65,34 @@ impl PendingBatch for Batch {
     }
 }
 
+/// A connection for notifications.
+struct Listening(MessageNumber);
+
+impl Notifications for Listening {
+    fn next(&mut self, limit: Duration) -> std::io::Result<Option<Vec<OpId>>> {
+        let end = hekate_threads::now() + limit;
+        loop {
+            match threads::take_answer(self.0) {
+                Some(Answer::Notified(op_ids)) => return Ok(Some(op_ids)),
+                Some(_) => return Err(std::io::ErrorKind::ConnectionReset.into()),
+                None if threads::is_dying() => return Err(std::io::ErrorKind::ConnectionAborted.into()),
+                None => {}
+            }
+            let left = end.saturating_duration_since(hekate_threads::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            threads::wait(Some(threads::key_of(self.0)), Some(left));
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        threads::ask(Action::Forget { message: self.0 });
+    }
+}
+
 impl Servers for SimulatedServers {
     fn first(&self) -> ServerId {
         self.first
@@ -91,7 +121,13 @@ impl Servers for SimulatedServers {
     }
 
     fn listen(&self, server: ServerId) -> Result<Box<dyn Notifications>> {
-        Err(unavailable(server))
+        let message = threads::new_message();
+        threads::ask(Action::Listen { message, server });
+        match answer(message, Some(HELLO_LIMIT), &|| self.is_closed()) {
+            Some(Answer::Listening) => Ok(Box::new(Listening(message))),
+            Some(Answer::Refused(error)) => Err(error),
+            _ => Err(unavailable(server)),
+        }
     }
 
     fn map(&self) -> Result<VolumeMap> {

@@ -3,6 +3,7 @@
 use super::settings::Micros;
 use hekate_brick::storage::Random;
 use hekate_proto::Time;
+use std::time::Duration;
 
 /// Initial time in ns since 1970, so that clocks that are set back still show times after 1970.
 const BEGIN: i64 = 1_000_000_000_000;
@@ -26,6 +27,11 @@ impl Clock {
     /// The time of day.
     pub fn time(&self, now: Micros) -> Time {
         Time(now as i64 * (1000 + self.faster) + self.offset)
+    }
+
+    /// Time that has passed on a clock which cannot be set.
+    pub fn elapsed(&self, now: Micros) -> Duration {
+        Duration::from_nanos((now as i64 * (1000 + self.faster)).unsigned_abs())
     }
 
     /// Simulated time at which this clock has advanced by `time`.

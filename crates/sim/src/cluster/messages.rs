@@ -61,8 +61,8 @@ impl World {
                     self.messages.insert(message, Message { client, server, is_fast: false, is_cut: false });
                     self.after(delay, Event::AskMap { server, message });
                 }
-                // Clients of this world are given their sessions.
-                Action::Open { .. } => {}
+                // Clients of this world are given their sessions, and take no locks.
+                Action::Open { .. } | Action::Listen { .. } | Action::Tell { .. } => {}
                 Action::Forget { message } => drop(self.messages.remove(&message)),
                 Action::Finished(outcome) => self.finished(client, outcome),
             }

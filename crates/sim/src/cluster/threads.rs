@@ -4,12 +4,13 @@
 //! from the order of the world's events. What a thread asks of the world meanwhile (a message, a notification, another
 //! thread) is collected as actions, which the world carries out when the thread has suspended itself.
 
+use super::clock::Clock;
 use super::settings::Micros;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use hekate_brick::storage::Random;
 use hekate_proto::map::VolumeMap;
-use hekate_proto::{Error, Reply, Request, Result, ServerId};
+use hekate_proto::{Error, OpId, Reply, Request, Result, ServerId};
 use hekate_threads::Scheduler;
 use hekate_transport::{Replies, Welcome};
 use std::any::Any;
@@ -60,6 +61,16 @@ pub enum Action {
         message: MessageNumber,
         server: ServerId,
     },
+    /// Opens a connection on which the session is notified of locks.
+    Listen {
+        message: MessageNumber,
+        server: ServerId,
+    },
+    /// Notifies the session that has opened this connection.
+    Tell {
+        listener: MessageNumber,
+        op_ids: Vec<OpId>,
+    },
     /// Nobody waits for the reply any more.
     Forget {
         message: MessageNumber,
@@ -74,6 +85,12 @@ pub enum Answer {
     Replies(Replies),
     Map(Box<VolumeMap>),
     Opened(Box<Welcome>),
+    /// The connection for notifications is open.
+    Listening,
+    /// Locks that have been granted or refused, of a connection for notifications.
+    Notified(Vec<OpId>),
+    /// The reply of a control interface.
+    Control(String),
     /// The server refuses the connection.
     Refused(Error),
     /// The connection is lost: the message may or may not have been handled.
@@ -103,6 +120,8 @@ pub struct Shared {
     /// How many times as fast as the world's the clock of the threads runs.
     rate: u32,
     begin: Instant,
+    /// The clock of the server whose thread runs.
+    clock: Option<Clock>,
     random: Random,
     actions: Vec<Action>,
     answers: BTreeMap<MessageNumber, Answer>,
@@ -128,6 +147,8 @@ struct Thread {
 
 /// All threads of a run.
 pub struct Threads {
+    /// The clocks of the servers.
+    pub clocks: BTreeMap<u32, Clock>,
     all: BTreeMap<ThreadNumber, Thread>,
     last: ThreadNumber,
     /// Lent to the thread that runs.
@@ -150,13 +171,14 @@ impl Threads {
             now: 0,
             rate,
             begin: hekate_threads::now(),
+            clock: None,
             random: Random::new(0),
             actions: Vec::new(),
             answers: BTreeMap::new(),
             messages: 0,
             dying: None,
         };
-        Self { all: BTreeMap::new(), last: 0, shared: Some(shared), stacks: Vec::new() }
+        Self { clocks: BTreeMap::new(), all: BTreeMap::new(), last: 0, shared: Some(shared), stacks: Vec::new() }
     }
 
     /// Adds a thread, which is to be resumed.
@@ -202,6 +224,7 @@ impl Threads {
         let notified = notified || own.notified;
         (own.key, own.notified) = (None, false);
         own.suspended += 1;
+        self.set_clock_of(own.owner);
         let (result, actions) = self.with(now, random, || own.coroutine.resume(notified));
         let (owner, number) = (own.owner, own.suspended);
         let suspended = match result {
@@ -218,6 +241,13 @@ impl Threads {
             }
         };
         Some(Ran { owner, suspended, number, actions })
+    }
+
+    fn set_clock_of(&mut self, owner: Owner) {
+        let clock = if let Owner::Server(server) = owner { self.clocks.get(&server) } else { None };
+        if let Some(shared) = &mut self.shared {
+            shared.clock = clock.copied();
+        }
     }
 
     pub fn owner_of(&self, thread: ThreadNumber) -> Option<Owner> {
@@ -237,11 +267,14 @@ impl Threads {
         }
     }
 
-    /// Keeps an answer for the thread that waits for it, or will.
-    pub fn put_answer(&mut self, message: MessageNumber, answer: Answer) {
-        if let Some(shared) = &mut self.shared {
-            shared.answers.insert(message, answer);
+    /// Keeps an answer for the thread that waits for it, or will. Notifications that it has not taken yet stay.
+    pub fn put_answer(&mut self, message: MessageNumber, mut answer: Answer) {
+        let Some(shared) = &mut self.shared else { return };
+        if let (Some(Answer::Notified(before)), Answer::Notified(op_ids)) = (shared.answers.get(&message), &mut answer)
+        {
+            op_ids.splice(..0, before.iter().copied());
         }
+        shared.answers.insert(message, answer);
     }
 
     /// Ends all threads of an owner, as the end of its process does, and drops `also`.
@@ -253,6 +286,7 @@ impl Threads {
         let ended: Vec<ThreadNumber> =
             self.all.iter().filter(|(_, thread)| thread.owner == owner).map(|(number, _)| *number).collect();
         let threads: Vec<Thread> = ended.iter().filter_map(|number| self.all.remove(number)).collect();
+        self.set_clock_of(owner);
         self.die(threads, also, now, random);
     }
 
@@ -341,7 +375,7 @@ pub fn wait(key: Option<u64>, limit: Option<Duration>) -> bool {
     if is_dying() {
         return false;
     }
-    let limit = limit.map(|limit| shared(|shared| (limit.as_micros() as Micros).div_ceil(shared.rate.into())));
+    let limit = limit.map(|limit| shared(|shared| shared.takes(limit)));
     suspend(Suspended::Waiting { key, limit })
 }
 
@@ -374,19 +408,44 @@ pub fn in_world<W: 'static, T: 'static>(act: impl FnOnce(&mut W) -> T + 'static)
     outcome.take()
 }
 
+impl Shared {
+    /// Time since the beginning of the run, by the clock of the thread that runs.
+    fn elapsed(&self) -> Duration {
+        match &self.clock {
+            Some(clock) => clock.elapsed(self.now),
+            None => Duration::from_micros(self.now) * self.rate,
+        }
+    }
+
+    /// The world's time that passes while the clock of the thread that runs advances by `limit`.
+    fn takes(&self, limit: Duration) -> Micros {
+        match &self.clock {
+            Some(clock) => clock.after(0, limit.as_micros() as Micros),
+            None => (limit.as_micros() as Micros).div_ceil(self.rate.into()),
+        }
+    }
+
+    fn time_of_day(&self) -> Duration {
+        match &self.clock {
+            Some(clock) => Duration::from_nanos(clock.time(self.now).0.unsigned_abs()),
+            None => self.elapsed(),
+        }
+    }
+}
+
 struct Simulator;
 
 impl Scheduler for Simulator {
     fn now(&self) -> Instant {
-        shared(|shared| shared.begin + Duration::from_micros(shared.now) * shared.rate)
+        shared(|shared| shared.begin + shared.elapsed())
     }
 
     fn boot_time(&self) -> Duration {
-        shared(|shared| Duration::from_micros(shared.now) * shared.rate)
+        shared(|shared| shared.elapsed())
     }
 
     fn time_of_day(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + shared(|shared| Duration::from_micros(shared.now) * shared.rate)
+        SystemTime::UNIX_EPOCH + shared(|shared| shared.time_of_day())
     }
 
     fn sleep(&self, time: Duration) {

@@ -23,6 +23,8 @@ const SLOW_MAX: Micros = 1_900_000;
 const CHANGES_KEPT: usize = 64;
 /// Time between two looks of a watch whether kept keys have expired.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
+/// Keys of rings and their views.
+const RINGS: &str = "/rings/";
 /// The key of the threads that watch: neither an address nor a message has it.
 const WATCHES: u64 = 1 << 61;
 
@@ -33,11 +35,17 @@ pub struct Store {
     /// Kept keys, and when they expire.
     kept: BTreeMap<String, (String, Micros)>,
     revision: u64,
+    /// Number of changes of rings and their views.
+    ring_changes: u64,
     /// The last changes, with their revisions.
     changes: VecDeque<(u64, String)>,
 }
 
 impl Store {
+    pub fn ring_changes(&self) -> u64 {
+        self.ring_changes
+    }
+
     fn get(&mut self, key: &str, now: Micros) -> Option<String> {
         self.expire(now);
         self.values.get(key).or_else(|| self.kept.get(key).map(|(value, _)| value)).cloned()
@@ -79,6 +87,7 @@ impl Store {
                 None => _ = self.values.remove(key),
             }
         }
+        self.ring_changes += u64::from(writes.iter().any(|(key, _)| key.starts_with(RINGS)));
         self.changed(writes.iter().map(|(key, _)| key.clone()));
         Outcome::Written
     }
@@ -258,9 +267,10 @@ impl Coordinator for Reached {
 
     fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<Outcome> {
         let (key, value) = (key.to_string(), value.to_string());
+        let clock = threads::in_world(|world: &mut World| world.coordinator_clock()).ok_or_else(late)?;
         self.write(move |store, now| {
             store.expire(now);
-            store.keep(&key, &value, now + lifetime.as_micros() as Micros);
+            store.keep(&key, &value, clock.after(now, lifetime.as_micros() as Micros));
             Outcome::Written
         })
     }

@@ -1,30 +1,23 @@
 //! After a run: whether the cluster is whole, and what the checkers say of its disks and of the history.
 
-use super::coordinator::AtHand;
-use super::world::{Server, World};
+use super::world::{Slot, World};
 use crate::checkers::replicas::Copies;
 use crate::checkers::space::RingEntries;
-use crate::checkers::{Complaint, attributes, contents, names, replicas, space};
+use crate::checkers::{Complaint, attributes, contents, locks, names, replicas, space};
 use crate::cluster::judge::{UNDECIDED, replica};
 use hekate_brick::Brick;
-use hekate_cluster::{Registry, RingInfo};
+use hekate_cluster::RingInfo;
 use hekate_proto::*;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// The only ring.
 pub const RING: RingId = RingId(1);
 
 impl World {
-    /// The ring's record.
-    pub fn ring(&self) -> Result<RingInfo> {
-        let registry = Registry::new(Arc::new(AtHand(self.store.clone())));
-        registry.ring(RING)?.ok_or_else(|| Error::bug("there is no ring"))
-    }
-
     /// Reasons why the cluster is not whole; none if it is.
     pub fn what_is_left(&self) -> Vec<String> {
-        let mut left = Vec::new();
+        let mut left: Vec<String> = self.rotten.iter().map(|brick| format!("brick {brick:?} is damaged")).collect();
+        left.extend(self.replacing.iter().map(|(server, how)| format!("a disk of server {server} is lost: {how:?}")));
         let Ok(ring) = self.ring() else { return vec!["the ring cannot be read".into()] };
         for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
             if !view.opened || view.members.len() != ring.placed(number).len() {
@@ -35,7 +28,7 @@ impl World {
             left.push("the volume has no root".into());
         }
         for (number, server) in self.servers.iter().enumerate() {
-            let Some(node) = &server.node else {
+            let Some(node) = server.node.as_ref().filter(|_| !server.is_to_restart) else {
                 left.push(format!("server {number} does not serve"));
                 continue;
             };
@@ -52,19 +45,19 @@ impl World {
                 left.push(format!("server {number} is at work"));
             }
         }
-        let waits = self.people.iter().enumerate().filter(|(_, one)| one.call.is_some());
-        left.extend(waits.map(|(number, one)| format!("client {number} waits: {:?}", one.op)));
+        let waits = self.people.iter().enumerate().filter(|(_, one)| !one.calls.is_empty());
+        left.extend(waits.map(|(number, one)| format!("client {number} waits: {:?}", one.calls)));
         left
     }
 
     fn has_root(&self, ring: &RingInfo) -> bool {
         let key = Key::inode(RING, VolumeId(1), ROOT, Kind::Inode);
         let leader = ring.view(ROOT.position().partition(ring.views.len() as u32)).map(|view| view.leader);
-        let is_there = |server: &Server| {
-            let brick = server.node.as_ref().and_then(|node| node.open_brick(server.brick));
-            brick.is_some_and(|brick| brick.get(&key).is_ok_and(|value| value.is_some()))
+        let Some((leader, server)) = leader.and_then(|leader| Some((leader, self.server_with(leader)?))) else {
+            return false;
         };
-        self.servers.iter().any(|server| Some(server.brick) == leader && is_there(server))
+        let brick = self.servers[server as usize].node.as_ref().and_then(|node| node.open_brick(leader));
+        brick.is_some_and(|brick| brick.get(&key).is_ok_and(|value| value.is_some()))
     }
 
     /// The complaints of all checkers.
@@ -86,6 +79,7 @@ impl World {
         }));
         complaints.extend(contents::check(&self.history));
         complaints.extend(attributes::check(&self.history));
+        complaints.extend(locks::check(&self.history));
         if self.history.power_cuts().is_empty() {
             complaints.extend(names::check(&self.history));
         }
@@ -100,20 +94,23 @@ impl World {
         wrong.into_iter().map(|complaint| complaint.to_string()).collect()
     }
 
-    /// Ends a server's process, and opens its brick as the next one would.
-    fn brick_of_ended(&mut self, server: u32) -> Result<(BrickId, Brick)> {
+    /// Ends a server's process, and opens its bricks as the next one would.
+    fn bricks_of_ended(&mut self, server: u32) -> Result<Vec<(BrickId, Brick)>> {
         self.end_process(server);
-        let own = &mut self.servers[server as usize];
-        let (brick, _) = own.disk.begin_open(0)?.open(&|_, _| Ok(()))?;
-        brick.checkpoint()?;
-        Ok((own.brick, brick))
+        let open = |slot: &mut Slot| {
+            let (brick, _) = slot.disk.begin_open(0)?.open(&|_, _| Ok(()))?;
+            brick.checkpoint()?;
+            Ok((slot.brick, brick))
+        };
+        self.servers[server as usize].disks.values_mut().map(open).collect()
     }
 
     fn copies(&mut self) -> Result<Vec<Copies>> {
         let (ring, mut all) = (self.ring()?, Vec::new());
-        let servers = 0..self.settings.servers;
-        let bricks: BTreeMap<BrickId, Brick> =
-            servers.map(|server| self.brick_of_ended(server)).collect::<Result<_>>()?;
+        let mut bricks = BTreeMap::new();
+        for server in 0..self.settings.servers {
+            bricks.extend(self.bricks_of_ended(server)?);
+        }
         for (number, view) in (0..).map(PartitionNumber).zip(&ring.views) {
             let mut replicas = Vec::new();
             for member in &view.members {

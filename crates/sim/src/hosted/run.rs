@@ -3,16 +3,14 @@
 use super::coordinator::AtHand;
 use super::servers::VOLUME_NAME;
 use super::settings::Settings;
+use super::surroundings::address_of;
 use super::world::{Event, Server, World};
 use crate::cluster::Outcome;
-use crate::cluster::disk::Disk;
 use crate::cluster::settings::Micros;
 use crate::cluster::workload::list;
-use hekate_brick::Identity;
-use hekate_cluster::{BrickInfo, FIRST_SERVER, Registry, RingWish, ServerInfo, VolumeInfo};
+use hekate_cluster::{BrickInfo, Coordinator, FIRST_SERVER, Registry, RingRecord, RingWish, ServerInfo, VolumeInfo};
 use hekate_proto::map::Mode;
 use hekate_proto::*;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Faults end after this time, if clients have not finished before, in µs.
@@ -28,6 +26,9 @@ const LOOK: Micros = 200_000;
 ///
 /// The cluster cannot be made. Violations are in the outcome.
 pub fn run(settings: Settings, trace: bool) -> Result<Outcome> {
+    if trace {
+        println!("{settings:#?}");
+    }
     let mut world = World::new(settings, trace);
     make_cluster(&mut world)?;
     let ended = whole_run(&mut world);
@@ -40,65 +41,89 @@ pub fn run(settings: Settings, trace: bool) -> Result<Outcome> {
     Ok(Outcome { digest: world.digest(), report: std::mem::take(&mut world.report), wrong })
 }
 
-/// The records of a cluster with a brick on each server, and new disks.
-fn make_cluster(world: &mut World) -> Result<()> {
-    let registry = Registry::new(Arc::new(AtHand(world.store.clone())));
+/// The records of a cluster, and new disks.
+pub(super) fn make_cluster(world: &mut World) -> Result<()> {
+    let at_hand = Arc::new(AtHand(world.store.clone()));
+    let registry = Registry::new(at_hand.clone());
     registry.create_cluster("c")?;
-    let brick = |server: u32| BrickInfo {
-        brick: BrickId(u128::from(server) + 1),
-        directory: format!("disk-{server}"),
-        pool: "p".into(),
-        weight: 1 << 30,
-        server: ServerId(server + 1),
-        incarnation: Incarnation(1),
-        openings: 0,
-        unopened: false,
-    };
-    let servers = world.settings.servers;
-    registry.create_pool("p", &[brick(0)])?;
-    for server in 1..servers {
-        let number = ServerId(server + FIRST_SERVER.0);
-        let info = ServerInfo {
-            server: number,
-            name: ServerInfo::name_of(number),
-            endpoints: Vec::new(),
-            networks: Default::default(),
-            announced: Default::default(),
-        };
-        registry.join(&info, &[brick(server)])?;
+    let (settings, mut first) = (world.settings.clone(), Vec::new());
+    for number in 0..settings.servers {
+        let bricks = make_disks(world, number)?;
+        let server = ServerId(number + FIRST_SERVER.0);
+        if server == FIRST_SERVER {
+            first = bricks;
+            registry.create_pool("p", &first)?;
+            continue;
+        }
+        let endpoints = vec![address_of(number)];
+        let info = ServerInfo { endpoints, ..ServerInfo::new(server) };
+        registry.join(&info, &bricks)?;
     }
-    let (copies, spread) = (world.settings.copies, world.settings.workload.spread_max);
-    let ring = registry.ring_for("p", copies, RingWish::default())?;
-    registry.create_volume(VolumeInfo {
-        volume: VolumeId(0),
-        name: VOLUME_NAME.into(),
-        pool: "p".into(),
-        ring: ring.ring,
-        copies,
-        owner_uid: 0,
-        allowed_uids: Vec::new(),
-        layers: Vec::new(),
-        deleting: false,
-        spread,
-        mode: Mode::Hsr,
-        creation: Default::default(),
-    })?;
-    for server in 0..servers {
-        let brick = brick(server).brick;
-        let disk = Disk::new(Identity::new(brick, "c", world.settings.workload.brick))?;
-        let (links, connected) = (BTreeMap::new(), BTreeSet::new());
-        world.servers.push(Server { brick, disk, boot: 0, runs: false, node: None, links, connected });
-    }
-    Ok(())
+    registry.announce(&[address_of(0)], &std::collections::BTreeMap::new())?;
+    debug_assert!(!first.is_empty());
+    let ring = registry.ring_for("p", settings.copies, RingWish::default())?;
+    leave_out_partitions(&at_hand, settings.workload.partitions)?;
+    registry
+        .create_volume(VolumeInfo {
+            volume: VolumeId(0),
+            name: VOLUME_NAME.into(),
+            pool: "p".into(),
+            ring: ring.ring,
+            copies: settings.copies,
+            owner_uid: 0,
+            allowed_uids: Vec::new(),
+            layers: Vec::new(),
+            deleting: false,
+            spread: settings.workload.spread_max.min(settings.workload.partitions),
+            mode: Mode::Hsr,
+            creation: Default::default(),
+        })
+        .map(|_| ())
+}
+
+/// Adds a server and its disks. Returns the records of its bricks.
+fn make_disks(world: &mut World, number: u32) -> Result<Vec<BrickInfo>> {
+    let (disks, links, connected, leg_sent) = Default::default();
+    let machine = number % world.settings.workload.machines;
+    let (boot, runs, node, is_to_restart) = (0, false, None, false);
+    let server = Server { machine, disks, boot, runs, node, links, connected, leg_sent, is_to_restart };
+    world.servers.push(server);
+    let count = world.settings.workload.bricks_per_server;
+    (0..count).map(|disk| world.make_brick(number, format!("/disk-{number}-{disk}"), "p".into())).collect()
+}
+
+/// Leaves a new ring this many partitions.
+fn leave_out_partitions(coordinator: &AtHand, count: u32) -> Result<()> {
+    let (ring, views) = ("/rings/00001", "/rings/00001/views/");
+    let text = coordinator.get(ring)?.ok_or_else(|| Error::bug("there is no ring"))?;
+    let malformed = |error: serde_json::Error| Error::bug(error.to_string());
+    let mut record: RingRecord = serde_json::from_str(&text).map_err(malformed)?;
+    record.placed.truncate(count as usize);
+    let text = serde_json::to_string(&record).map_err(malformed)?;
+    let keys = coordinator.list(views)?.pairs.into_iter().map(|(key, _)| key).skip(count as usize);
+    let keys: Vec<String> = keys.collect();
+    let removed = keys.iter().map(|key| (&key[..], None));
+    coordinator.transact(&[], &removed.chain([(ring, Some(&text[..]))]).collect::<Vec<_>>()).map(|_| ())
+}
+
+/// Starts all servers.
+pub(super) fn start(world: &mut World) -> std::result::Result<(), String> {
+    (0..world.settings.servers).for_each(|server| world.after(0, Event::Start { server }));
+    world.after(1, Event::Watch);
+    become_whole(world)
 }
 
 fn whole_run(world: &mut World) -> std::result::Result<(), String> {
-    (0..world.settings.servers).for_each(|server| world.after(0, Event::Start { server }));
-    become_whole(world)?;
-    (0..world.settings.clients).for_each(|_| _ = world.join(world.settings.calls_per_client, false));
-    world.faults_on = world.settings.faults_every > 0;
+    start(world)?;
+    for client in 0..world.settings.clients {
+        let is_visitor = world.settings.workload.visitors && client > 0;
+        world.join(world.settings.calls_per_client / if is_visitor { 8 } else { 1 }, false);
+    }
+    world.faults_on = world.settings.faults.every > 0;
     if world.faults_on {
         world.after(1, Event::Fault);
+        // A leader refuses locks while it does not know what a session holds that it has not heard of for 3 s.
+        world.lose_session();
     }
     let end = world.now + FAULTS_MAX;
     while world.now < end && !world.is_quiet() {
@@ -106,6 +131,11 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
     }
     world.heal();
     become_whole(world)?;
+    examine(world)
+}
+
+/// A client reads the whole volume.
+pub(super) fn examine(world: &mut World) -> std::result::Result<(), String> {
     let examiner = world.join(0, true);
     world.people[examiner as usize].script.push_back(list(ROOT));
     become_whole(world)
@@ -118,7 +148,7 @@ fn next(world: &mut World) -> std::result::Result<(), String> {
     }
 }
 
-fn become_whole(world: &mut World) -> std::result::Result<(), String> {
+pub(super) fn become_whole(world: &mut World) -> std::result::Result<(), String> {
     let (end, mut looked) = (world.now + WHOLE_MAX, world.now);
     loop {
         next(world)?;

@@ -1,7 +1,12 @@
-//! The settings of a run, all of which follow from its seed.
+//! The settings of a run, all of which follow from its seed and its kind.
 
-use crate::cluster::settings::{Micros, Settings as Workload};
+use crate::cluster::settings::{FaultSettings, Micros, Settings as Workload};
 use hekate_brick::storage::Random;
+
+/// Factor from the times of the workloads' faults to those of hosted runs, whose servers keep the product's times.
+const SLOWER: Micros = 20;
+/// Shortest and longest mean time between two faults of narrow runs.
+const EVERY: std::ops::RangeInclusive<Micros> = 500_000..=4_000_000;
 
 /// The settings of a run.
 #[derive(Debug, Clone)]
@@ -11,21 +16,84 @@ pub struct Settings {
     pub copies: u32,
     pub clients: u32,
     pub calls_per_client: u32,
-    /// What clients call: the other fields of these settings are not used.
+    /// Calls that a client makes at a time.
+    pub calls_at_once: usize,
+    /// Machines, bricks, partitions, what clients call, and the rates of clocks. Its times are not used.
     pub workload: Workload,
+    /// Calls about locks, in percent.
+    pub locks: u64,
     /// Longest pause of a client between two calls.
     pub think_max: Micros,
     /// Longest delay of a message, and of an answer of the coordinator.
     pub delay_max: Micros,
-    /// Packets between servers that are lost, and doubled, of 1,000.
+    /// Longest delay of one in five requests of a fast write.
+    pub late_max: Micros,
+    /// Longest time until a client notices that its connection was cut.
+    pub notice_max: Micros,
+    /// Packets between servers that are lost, and doubled, and that take 20 times as long, of 1,000.
     pub lost: u64,
     pub doubled: u64,
+    pub slow: u64,
     /// Calls of the coordinator whose answer is lost, of 1,000.
     pub lost_answers: u64,
-    /// Mean time between two faults; 0: none.
-    pub faults_every: Micros,
-    /// Faults that are cuts of the way to the coordinator, in percent, besides those among the others.
-    pub coordinator_cuts: u64,
+    pub faults: FaultSettings,
+    /// Weight of the fault that a server is stopped as an operator stops it.
+    pub stop: u64,
+}
+
+/// The kinds of runs: everything, and those that leave most things out (`cluster/settings/narrow.rs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Wide,
+    Narrow,
+    Names,
+    Rivals,
+    Late,
+    Legs,
+    Splits,
+    Journals,
+    Locks,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 9] = [
+        Kind::Wide,
+        Kind::Narrow,
+        Kind::Names,
+        Kind::Rivals,
+        Kind::Late,
+        Kind::Legs,
+        Kind::Splits,
+        Kind::Journals,
+        Kind::Locks,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Wide => "wide",
+            Kind::Narrow => "narrow",
+            Kind::Names => "names",
+            Kind::Rivals => "rivals",
+            Kind::Late => "late",
+            Kind::Legs => "legs",
+            Kind::Splits => "splits",
+            Kind::Journals => "journals",
+            Kind::Locks => "locks",
+        }
+    }
+
+    fn workload(self, seed: u64) -> Workload {
+        match self {
+            Kind::Wide => Workload::of(seed),
+            Kind::Narrow => Workload::narrow(seed),
+            Kind::Names => Workload::narrow_names(seed),
+            Kind::Rivals | Kind::Locks => Workload::narrow_rivals(seed),
+            Kind::Late => Workload::narrow_late(seed),
+            Kind::Legs => Workload::narrow_legs(seed),
+            Kind::Splits => Workload::narrow_splits(seed),
+            Kind::Journals => Workload::narrow_journals(seed),
+        }
+    }
 }
 
 fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
@@ -33,51 +101,45 @@ fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
 }
 
 impl Settings {
-    /// The settings of a seed: of a run of everything, or, for one seed of three each, about names and about rivals.
-    pub fn of(seed: u64) -> Self {
-        let wide = Self::wide(seed);
-        match seed % 3 {
-            0 => wide,
-            1 => Self { workload: Workload::narrow_names(seed), ..wide },
-            _ => Self::rivals(wide),
-        }
-    }
-
-    /// Many calls about one or two blocks, while servers lose the coordinator: what a leader answers after its lease
-    /// meets what another one has changed.
-    fn rivals(wide: Self) -> Self {
-        let random = &mut Random::new(wide.seed ^ 0x4057_71fa);
-        let servers = pick(random, &[2, 3, 3]);
-        Self {
-            servers,
-            copies: pick(random, &[2, 2, 3]).min(servers),
-            clients: pick(random, &[2, 3]),
-            calls_per_client: 120,
-            workload: Workload::narrow_rivals(wide.seed),
-            think_max: pick(random, &[100_000, 200_000]),
-            faults_every: pick(random, &[800_000, 2_000_000]),
-            coordinator_cuts: pick(random, &[0, 50]),
-            ..wide
-        }
-    }
-
-    fn wide(seed: u64) -> Self {
+    /// The settings of a seed.
+    pub fn of(kind: Kind, seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4057_ed00);
-        let servers = pick(random, &[1, 2, 3, 3, 3]);
-        Self {
+        let workload = kind.workload(seed);
+        let every = if workload.faults.every == 0 { 0 } else { pick(random, &[800_000, 2_000_000, 4_000_000]) };
+        let delay_max = pick(random, &[200, 2_000, 20_000]);
+        let wide = Self {
             seed,
-            servers,
-            copies: pick(random, &[1, 2, 2, 3]).min(servers),
-            clients: pick(random, &[1, 2, 3, 4]),
-            calls_per_client: pick(random, &[20, 40, 60]),
-            workload: Workload::of(seed),
+            servers: workload.servers,
+            copies: workload.copies,
+            clients: workload.clients,
+            calls_per_client: workload.calls_per_client,
+            calls_at_once: pick(random, &[1, 1, 2, 4]),
+            locks: pick(random, &[0, 0, 10]),
             think_max: pick(random, &[20_000, 200_000, 500_000]),
-            delay_max: pick(random, &[200, 2_000, 20_000]),
+            delay_max,
+            late_max: pick(random, &[SLOWER * delay_max, 100_000, 2_000_000]),
+            notice_max: pick(random, &[30_000, 300_000, 2_000_000]),
             lost: pick(random, &[0, 0, 10]),
             doubled: pick(random, &[0, 10]),
+            slow: pick(random, &[0, 10, 50]),
             lost_answers: pick(random, &[0, 5, 30]),
-            faults_every: pick(random, &[0, 800_000, 2_000_000, 4_000_000]),
-            coordinator_cuts: 0,
+            faults: FaultSettings { every, ..workload.faults },
+            stop: pick(random, &[0, 0, 2]),
+            workload,
+        };
+        wide.of_kind(kind, random)
+    }
+
+    /// Narrow runs have few clients that think for a short time, and faults as often as their workload says.
+    fn of_kind(self, kind: Kind, random: &mut Random) -> Self {
+        let every = (self.workload.faults.every * SLOWER).clamp(*EVERY.start(), *EVERY.end());
+        let think_max = pick(random, &[20_000, 100_000, 200_000]);
+        let narrow = |of: Self| Self { think_max, faults: FaultSettings { every, ..of.faults }, ..of };
+        match kind {
+            Kind::Wide => self,
+            Kind::Narrow | Kind::Names | Kind::Legs | Kind::Journals | Kind::Rivals => narrow(self),
+            Kind::Late | Kind::Splits => Self { calls_at_once: 1, ..narrow(self) },
+            Kind::Locks => Self { locks: pick(random, &[50, 80]), ..narrow(self) },
         }
     }
 }

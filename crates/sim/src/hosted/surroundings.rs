@@ -1,11 +1,14 @@
-//! What a simulated server has around it: its disk, and links over a network that loses and doubles packets.
+//! What a simulated server has around it: its disks, links over a network that loses and doubles packets, and the
+//! control interfaces of the other servers.
 
 use super::world::{LinkEvent, World};
-use crate::cluster::threads;
+use crate::cluster::client_servers::answer;
+use crate::cluster::threads::{self, Answer};
 use bytes::Bytes;
 use hekate_brick::{Brick, RecoveryReport};
+use hekate_cluster::BrickInfo;
 use hekate_proto::{Error, Result, ServerId};
-use hekate_server::{IsIt, Links, Surroundings};
+use hekate_server::{IsIt, Links, NewBrick, Surroundings};
 use hekate_transport::link::Boot;
 use hekate_transport::{Endpoint, PeerHandler, PeerLinks};
 use std::path::Path;
@@ -25,13 +28,41 @@ fn ended() -> Error {
 }
 
 impl Surroundings for Around {
-    fn open_brick(&self, _: &Path, _: &str, is_it: IsIt) -> Result<(Brick, RecoveryReport)> {
-        let server = self.server;
-        let begun = threads::in_world(move |world: &mut World| {
-            let seed = world.random.number();
-            world.servers[server as usize].disk.begin_open(seed)
-        });
-        begun.ok_or_else(ended)??.open(is_it)
+    fn open_brick(&self, directory: &Path, _: &str, is_it: IsIt) -> Result<(Brick, RecoveryReport)> {
+        let (server, directory) = (self.server, directory.to_string_lossy().into_owned());
+        let named = directory.clone();
+        let begun = threads::in_world(move |world: &mut World| world.begin_open(server, &named));
+        let (brick, report) = begun.ok_or_else(ended)??.open(is_it)?;
+        let (openings, has_stopped) = (brick.generation(), report.stopped.is_some());
+        threads::in_world(move |world: &mut World| world.opened(server, &directory, openings, has_stopped))
+            .ok_or_else(ended)?;
+        Ok((brick, report))
+    }
+
+    fn check_new_brick(&self, directory: &Path) -> Result<()> {
+        let (server, directory) = (self.server, directory.to_string_lossy().into_owned());
+        let is_there = move |world: &mut World| world.servers[server as usize].disks.contains_key(&directory);
+        match threads::in_world(is_there).ok_or_else(ended)? {
+            true => Err(Error::invalid("the directory is not empty")),
+            false => Ok(()),
+        }
+    }
+
+    fn make_brick(&self, directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
+        let (server, directory, pool) =
+            (self.server, directory.to_string_lossy().into_owned(), wanted.pool.to_string());
+        threads::in_world(move |world: &mut World| world.make_brick(server, directory, pool)).ok_or_else(ended)?
+    }
+
+    fn ask(&self, server: Endpoint, limit: Duration, request: &str) -> Result<String> {
+        let unavailable = || Error::Unavailable { what: format!("{server} does not answer") };
+        let to = number_of(&server).ok_or_else(unavailable)?;
+        let (own, message, request) = (self.server, threads::new_message(), request.to_string());
+        threads::in_world(move |world: &mut World| world.send_control(own, to, message, request)).ok_or_else(ended)?;
+        match answer(message, Some(limit), &|| false) {
+            Some(Answer::Control(reply)) => Ok(reply),
+            _ => Err(unavailable()),
+        }
     }
 
     fn start_links(&self, own: ServerId, boot: Boot, handler: Arc<dyn PeerHandler>) -> Result<Links> {
@@ -43,6 +74,18 @@ impl Surroundings for Around {
                 .map_err(|error| Error::io("start a thread", error))?;
         }
         Ok(Links { links: Arc::new(Self { server }), peers: None })
+    }
+}
+
+/// The address of a server's control interface, as the cluster records it.
+pub fn address_of(server: u32) -> String {
+    format!("unix:/server-{server}")
+}
+
+fn number_of(endpoint: &Endpoint) -> Option<u32> {
+    match endpoint {
+        Endpoint::Unix(path) => path.to_string_lossy().strip_prefix("/server-")?.parse().ok(),
+        Endpoint::Tcp(..) => None,
     }
 }
 

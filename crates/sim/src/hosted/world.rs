@@ -1,8 +1,11 @@
 //! The world of a run: servers, disks, network, clients and time. Everything that happens is an event in one queue.
 
 use super::coordinator::Store;
+use super::disks::Replacing;
+use super::locks::Listener;
 use super::settings::Settings;
 use crate::cluster::Report;
+use crate::cluster::clock::Clock;
 use crate::cluster::disk::Disk;
 use crate::cluster::settings::Micros;
 use crate::cluster::spread::Spread;
@@ -13,10 +16,12 @@ use crate::history::{CallNumber, History, Moment};
 use bytes::Bytes;
 use hekate_brick::storage::Random;
 use hekate_client::Volume;
+use hekate_cluster::RingInfo;
 use hekate_proto::*;
 use hekate_server::Node;
 use hekate_transport::link::{Boot, Link, Packet};
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
@@ -24,20 +29,81 @@ use xxhash_rust::xxh3::Xxh3;
 /// A scheduled event.
 #[derive(Debug)]
 pub enum Event {
-    Start { server: u32 },
-    Kill { server: u32 },
-    Resume { thread: ThreadNumber, number: Option<u64>, notified: bool },
-    Packet { from: u32, to: u32, packet: Packet },
-    LinkTick { server: u32, boot: u64 },
-    Next { client: u32 },
-    Request { client: u32, server: u32, message: MessageNumber, requests: Vec<Request> },
-    AskMap { client: u32, server: u32, message: MessageNumber },
-    Open { server: u32, message: MessageNumber },
-    Answer { message: MessageNumber, answer: Answer },
-    Lost { message: MessageNumber },
+    Start {
+        server: u32,
+    },
+    Kill {
+        server: u32,
+    },
+    Resume {
+        thread: ThreadNumber,
+        number: Option<u64>,
+        notified: bool,
+    },
+    Packet {
+        from: u32,
+        to: u32,
+        packet: Packet,
+    },
+    LinkTick {
+        server: u32,
+        boot: u64,
+    },
+    /// A link brings something to the thread that handles it.
+    Link {
+        server: u32,
+        boot: u64,
+        peer: ServerId,
+        event: LinkEvent,
+    },
+    Next {
+        client: u32,
+    },
+    Request {
+        client: u32,
+        server: u32,
+        message: MessageNumber,
+        requests: Vec<Request>,
+    },
+    AskMap {
+        client: u32,
+        server: u32,
+        message: MessageNumber,
+    },
+    Open {
+        server: u32,
+        message: MessageNumber,
+    },
+    Listen {
+        client: u32,
+        server: u32,
+        message: MessageNumber,
+    },
+    Control {
+        server: u32,
+        message: MessageNumber,
+        request: String,
+    },
+    Answer {
+        message: MessageNumber,
+        answer: Answer,
+    },
+    Lost {
+        message: MessageNumber,
+    },
     Later(Later),
     Fault,
-    NetworkHeals { pair: (u32, u32) },
+    NetworkHeals {
+        from: u32,
+        to: u32,
+    },
+    DiskHeals {
+        brick: BrickId,
+    },
+    Scrub {
+        brick: BrickId,
+    },
+    Watch,
 }
 
 /// Something that the world does later.
@@ -63,10 +129,17 @@ pub struct LinkEnd {
     pub inbox: VecDeque<LinkEvent>,
 }
 
-/// A server; its process may or may not run.
-pub struct Server {
+/// The disk of a brick.
+pub struct Slot {
     pub brick: BrickId,
     pub disk: Disk,
+}
+
+/// A server; its process may or may not run.
+pub struct Server {
+    pub machine: u32,
+    /// Its disks, by the directories of their bricks.
+    pub disks: BTreeMap<String, Slot>,
     /// Number of its processes so far.
     pub boot: u64,
     pub runs: bool,
@@ -75,25 +148,43 @@ pub struct Server {
     pub links: BTreeMap<ServerId, LinkEnd>,
     /// Sessions that have a connection to it.
     pub connected: BTreeSet<SessionId>,
+    /// When it last sent a leg of an op over partitions.
+    pub leg_sent: Option<Micros>,
+    /// It is to be started again, because a brick has stopped.
+    pub is_to_restart: bool,
 }
 
-/// A client and its current call.
+impl Server {
+    /// True if a disk has ended its process.
+    pub fn is_dead(&self) -> bool {
+        self.disks.values().any(|slot| slot.disk.is_dead())
+    }
+
+    pub fn has(&self, brick: BrickId) -> bool {
+        self.disks.values().any(|slot| slot.brick == brick)
+    }
+}
+
+/// A client and its current calls.
 pub struct Person {
     /// Set once it has opened the volume.
     pub volume: Option<Arc<Volume>>,
-    pub call: Option<CallNumber>,
-    pub op: Option<Op>,
+    pub calls: BTreeMap<CallNumber, Op>,
     pub calls_left: u32,
     pub script: VecDeque<Op>,
     /// It reads everything that it is shown.
     pub examines: bool,
 }
 
-/// A client's message that waits for its answer.
+/// A message that waits for its answer.
 #[derive(Debug)]
 pub struct Message {
-    pub client: u32,
+    pub from: Owner,
     pub server: u32,
+    /// One copy of a write to all members.
+    pub is_fast: bool,
+    /// Its connection is lost, which the client notices later: no answer arrives.
+    pub is_cut: bool,
 }
 
 /// The world of a run.
@@ -116,13 +207,33 @@ pub struct World {
     digest: Xxh3,
     pub report: Report,
     pub faults_on: bool,
+    /// Machines of which the second receives no packets of the first.
     pub cut: BTreeSet<(u32, u32)>,
+    /// Clients and servers that do not reach each other, and until when.
+    pub out_of_reach: BTreeMap<(u32, u32), Micros>,
+    /// Clients that stay at a server which is split off, and until when. They only read.
+    pub staying: BTreeMap<u32, Micros>,
     /// Paused servers, and until when.
     pub paused: BTreeMap<u32, Micros>,
     /// Servers that get late answers from the coordinator, and until when.
     pub slow: BTreeMap<u32, Micros>,
     /// Servers that cannot reach the coordinator, and until when.
     pub apart: BTreeMap<u32, Micros>,
+    /// For each partition the bricks that have all acknowledged changes, on disk or in memory.
+    pub complete: Vec<BTreeSet<BrickId>>,
+    pub bricks_made: u128,
+    /// Servers of which a disk is lost.
+    pub replacing: BTreeMap<u32, Replacing>,
+    /// A brick that may be damaged, until a scrub finds nothing.
+    pub rotten: Option<BrickId>,
+    /// Scrubs of it that have begun.
+    pub scrubs_asked: u32,
+    /// When the last damaged brick was healthy again.
+    pub mended_at: Micros,
+    /// Connections on which sessions are notified of locks.
+    pub listeners: BTreeMap<MessageNumber, Listener>,
+    /// The ring, and the count of changes of rings that it was read after.
+    pub(super) ring_read: RefCell<Option<(u64, Arc<RingInfo>)>>,
     pub wrong: Vec<String>,
     pub trace: bool,
 }
@@ -141,12 +252,16 @@ impl World {
     /// A world without servers and clients.
     pub fn new(settings: Settings, trace: bool) -> Self {
         plant_of_environment();
+        let mut threads = Threads::new(1);
+        let clocks = &mut Random::new(settings.seed ^ 0xc10c_0000);
+        let clock = |server| (server, Clock::new(server, settings.workload.drift, clocks));
+        threads.clocks = (0..=settings.servers).map(clock).collect();
         Self {
             random: Random::new(settings.seed),
             now: 0,
             queue: BTreeMap::new(),
             order: 0,
-            threads: Threads::new(1),
+            threads,
             servers: Vec::new(),
             store: Arc::default(),
             people: Vec::new(),
@@ -159,9 +274,19 @@ impl World {
             report: Report::default(),
             faults_on: false,
             cut: BTreeSet::new(),
+            out_of_reach: BTreeMap::new(),
+            staying: BTreeMap::new(),
             paused: BTreeMap::new(),
             slow: BTreeMap::new(),
             apart: BTreeMap::new(),
+            complete: Vec::new(),
+            bricks_made: 0,
+            replacing: BTreeMap::new(),
+            rotten: None,
+            scrubs_asked: 0,
+            mended_at: 0,
+            listeners: BTreeMap::new(),
+            ring_read: RefCell::default(),
             wrong: Vec::new(),
             trace,
             settings,
@@ -172,6 +297,11 @@ impl World {
     pub fn after(&mut self, delay: Micros, event: Event) {
         self.order += 1;
         self.queue.insert((self.now + delay, self.order), event);
+    }
+
+    /// Does something later.
+    pub fn later(&mut self, delay: Micros, act: impl FnOnce(&mut World) + 'static) {
+        self.after(delay, Event::Later(Later(Box::new(act))));
     }
 
     /// A random delay of at most `max`.
@@ -201,12 +331,18 @@ impl World {
 
     /// Carries out the next event. False: there is none, or a rule is violated.
     pub fn step(&mut self) -> bool {
-        let Some(((now, order), event)) = self.queue.pop_first() else { return false };
+        let Some(event) = self.next_event() else { return false };
+        self.happen(event);
+        self.wrong.is_empty()
+    }
+
+    /// Takes the next event, which is not carried out yet.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let ((now, order), event) = self.queue.pop_first()?;
         self.now = now;
         let head = [now, order, self.random.clone().number()].map(u64::to_le_bytes).concat();
         self.note(&head);
-        self.happen(event);
-        self.wrong.is_empty()
+        Some(event)
     }
 
     /// The server whose process must run for an event.
@@ -214,8 +350,11 @@ impl World {
         match event {
             Event::Packet { to: server, .. }
             | Event::LinkTick { server, .. }
+            | Event::Link { server, .. }
             | Event::Request { server, .. }
             | Event::AskMap { server, .. }
+            | Event::Listen { server, .. }
+            | Event::Control { server, .. }
             | Event::Open { server, .. } => Some(*server),
             Event::Resume { thread, .. } => match self.threads.owner_of(*thread) {
                 Some(Owner::Server(server)) => Some(server),
@@ -225,7 +364,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    pub fn happen(&mut self, event: Event) {
         let until = self.server_of(&event).and_then(|server| self.paused.get(&server)).copied();
         if let Some(until) = until.filter(|until| *until > self.now) {
             return self.after(until - self.now, event);
@@ -236,15 +375,21 @@ impl World {
             Event::Resume { thread, number, notified } => self.resume(thread, number, notified),
             Event::Packet { from, to, packet } => self.packet(from, to, packet),
             Event::LinkTick { server, boot } => self.tick_links(server, boot),
+            Event::Link { server, boot, peer, event } => self.link_event(server, boot, peer, event),
             Event::Next { client } => self.next_call(client),
             Event::Request { client, server, message, requests } => self.request(client, server, message, requests),
             Event::AskMap { client, server, message } => self.ask_map(client, server, message),
             Event::Open { server, message } => self.open_session(server, message),
+            Event::Listen { client, server, message } => self.listen(client, server, message),
+            Event::Control { server, message, request } => self.control(server, message, request),
             Event::Answer { message, answer } => self.answer(message, answer),
             Event::Lost { message } => self.lost(message),
             Event::Later(Later(act)) => act(self),
             Event::Fault => self.fault(),
-            Event::NetworkHeals { pair } => _ = self.cut.remove(&pair),
+            Event::NetworkHeals { from, to } => _ = self.cut.remove(&(from, to)),
+            Event::DiskHeals { brick } => self.disk(brick).into_iter().for_each(|disk| disk.empty()),
+            Event::Scrub { brick } => self.scrub(brick),
+            Event::Watch => self.watch(),
         }
     }
 
@@ -254,6 +399,27 @@ impl World {
             self.threads.set_notified(thread);
             self.after(1, Event::Resume { thread, number: Some(number), notified: true });
         }
+    }
+
+    /// The clock of the coordinator.
+    pub fn coordinator_clock(&self) -> Clock {
+        self.threads.clocks[&self.settings.servers]
+    }
+
+    /// The server that has the disk of a brick.
+    pub fn server_with(&self, brick: BrickId) -> Option<u32> {
+        self.servers.iter().position(|server| server.has(brick)).map(|server| server as u32)
+    }
+
+    pub fn disk(&mut self, brick: BrickId) -> Option<&mut Disk> {
+        let all = self.servers.iter_mut().flat_map(|server| server.disks.values_mut());
+        all.into_iter().find(|slot| slot.brick == brick).map(|slot| &mut slot.disk)
+    }
+
+    /// All bricks, in order.
+    pub fn bricks(&self) -> Vec<BrickId> {
+        let slots = self.servers.iter().flat_map(|server| server.disks.values());
+        slots.map(|slot| slot.brick).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Hands an answer to the thread that waits for it.

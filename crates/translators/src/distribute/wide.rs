@@ -66,18 +66,21 @@ impl Distribute {
         self.wide.lock().known.get(&dir).map_or(1, |known| known.spread)
     }
 
-    /// Stores the number of partitions that a leader reported.
+    /// Stores the number of partitions that a leader reported for an op that was sent for `asked` partitions. Another
+    /// thread may have stored it meanwhile.
     ///
     /// # Errors
-    /// `Protocol` if the number is not higher than the known one: the op would be repeated forever.
-    pub(super) fn learn_spread(&self, dir: InodeId, spread: u32) -> Result<()> {
-        let mut wide = self.wide.lock();
-        let known = wide.known.get(&dir).map_or(1, |known| known.spread);
-        if spread <= known || !is_spread(spread, self.replicate.map().partitions()) {
+    /// `Protocol` if the number is not higher than `asked`: the op would be repeated forever.
+    pub(super) fn learn_spread(&self, dir: InodeId, asked: u32, spread: u32) -> Result<()> {
+        if spread <= asked || !is_spread(spread, self.replicate.map().partitions()) {
             let what = format!(
-                "a leader reports that {spread} partitions share the names of {dir:?}, not more than the known {known}"
+                "a leader reports that {spread} partitions share the names of {dir:?}, not more than the known {asked}"
             );
             return Err(Error::Protocol { what });
+        }
+        let mut wide = self.wide.lock();
+        if wide.known.get(&dir).is_some_and(|known| known.spread >= spread) {
+            return Ok(());
         }
         if wide.known.len() >= WIDE_MAX {
             wide.known.clear();
@@ -117,9 +120,10 @@ impl Distribute {
         let mut subdirectories: Option<Vec<u32>> = None;
         let mut collects = 0;
         loop {
-            let (home, parts) = match self.collect(context, dir) {
+            let asked = self.spread_of(dir);
+            let (home, parts) = match self.collect(context, dir, asked) {
                 Err(Error::OtherSpread { spread }) => {
-                    self.learn_spread(dir, spread)?;
+                    self.learn_spread(dir, asked, spread)?;
                     continue;
                 }
                 collected => collected?,
@@ -138,9 +142,8 @@ impl Distribute {
         }
     }
 
-    /// Attributes of the inode with its own part, and the other parts.
-    fn collect(&self, context: &Context, dir: InodeId) -> Result<(Attr, Vec<StubView>)> {
-        let spread = self.spread_of(dir);
+    /// Attributes of the inode with its own part, and the other parts, if `spread` partitions share its names.
+    fn collect(&self, context: &Context, dir: InodeId, spread: u32) -> Result<(Attr, Vec<StubView>)> {
         let stub = |position| (position, Op::Name { op: NameOp::Stub { dir, spread } });
         let home = (dir.position(), Op::Inode { op: InodeOp::GetAttr { inode: dir } });
         let others = name_positions(dir, spread).skip(1).map(stub);
@@ -185,7 +188,8 @@ impl Distribute {
         touch: bool,
     ) -> Result<Reply> {
         loop {
-            let listed = match self.spread_of(dir) {
+            let asked = self.spread_of(dir);
+            let listed = match asked {
                 1 => {
                     let op = NameOp::List { dir, after: after.cloned(), limit, attributes, touch };
                     self.forward(context, self.partition(dir.position()), Op::Name { op })
@@ -193,7 +197,7 @@ impl Distribute {
                 spread => self.merged(context, dir, spread, after, limit.clamp(1, LIST_MAX), attributes),
             };
             match listed {
-                Err(Error::OtherSpread { spread }) => self.learn_spread(dir, spread)?,
+                Err(Error::OtherSpread { spread }) => self.learn_spread(dir, asked, spread)?,
                 outcome => return outcome,
             }
         }

@@ -53,9 +53,10 @@ impl Turns {
         }
         state.restoring.insert(partition);
         let exclusive = Exclusive(self, partition);
+        // Dropped before `exclusive`, whose destructor takes the lock.
+        let mut state = state;
         while state.active.values().any(|other| *other == partition) {
             if !self.changed.wait_until(&mut state, end) {
-                drop(state);
                 return None;
             }
         }

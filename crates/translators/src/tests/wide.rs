@@ -7,7 +7,7 @@ use hekate_proto::*;
 use hekate_threads::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Barrier, OnceLock};
 
 const DIR: InodeId = inode(1, 9);
 
@@ -160,6 +160,28 @@ fn a_spread_that_grows_is_learnt_again() {
     client.servers.take_sent();
     client.lookup("0").unwrap();
     assert_eq!(client.servers.labels(), ["lookup"]);
+}
+
+#[test]
+fn two_threads_may_learn_a_spread_at_once() {
+    let client = WideClient::new(4);
+    let (directory, both) = (client.directory.clone(), Barrier::new(2));
+    client.servers.execute_with(move |_, _, request| {
+        let is_first = matches!(&request.op, Op::Name { op: NameOp::List { .. } });
+        let reply = directory.lock().execute(request);
+        if is_first {
+            // Both have asked before either is refused.
+            both.wait();
+        }
+        reply
+    });
+    let client = Arc::new(client);
+    let list = |client: Arc<WideClient>| {
+        move || client.names(NameOp::List { dir: DIR, after: None, limit: 9, attributes: false, touch: false })
+    };
+    let other = start(list(client.clone()));
+    list(client)().unwrap();
+    other.join().unwrap();
 }
 
 #[test]

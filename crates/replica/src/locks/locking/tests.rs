@@ -218,3 +218,19 @@ fn locks_are_taken_on_inodes_that_are_there() {
     assert_eq!(bench.op(A, restore), Ok(Reply::Restored { lost: vec![(gone, lock)] }));
     assert_eq!(bench.op(B, set(Write, 0, 0, false)), Err(Error::WouldBlock));
 }
+
+#[test]
+fn a_wait_ends_when_its_session_learns_that_the_file_is_gone() {
+    let mut bench = bench();
+    bench.tell(Event::Sessions { sessions: Vec::new() });
+    assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
+    let number = 7;
+    is_waiting(bench.send(B, number, set(Write, 0, 0, true)).unwrap());
+    let mut commit = Commit::default();
+    commit.delete(Key::inode(RING, VOLUME, ROOT, Kind::Inode));
+    bench.tell(Event::Change { token: Token(0), commit: Box::new(commit) });
+    assert_eq!(bench.send(B, number, set(Write, 0, 0, true)), Some(Err(Error::Stale)));
+    let next_of_slot = number + SESSION_SLOTS as u64;
+    let release = LockOp::Release { inode: ROOT, owner: LockOwner(1) };
+    assert_eq!(bench.send(B, next_of_slot, release), Some(Ok(Reply::Done)));
+}

@@ -77,3 +77,29 @@ fn a_flock_that_is_converted_is_let_go_first() {
     locks.tried(1, (8, 9), flock(Read), true);
     assert_eq!(locks.complaints(), 1);
 }
+
+#[test]
+fn a_wait_that_was_given_up_may_have_been_granted() {
+    let mut locks = Locks::default();
+    locks.tried(1, (0, 1), range(Write, 0, 9), true);
+    let op = Op::Lock { op: LockOp::Set { inode: FILE, lock: range(Write, 5, 5), wait: true } };
+    let call = locks.0.invoke(2, SessionId(2), op, false, 2);
+    locks.tried(3, (3, 4), range(Read, 5, 5), false);
+    locks.tried(1, (5, 6), range(Unlock, 0, LOCK_END), true);
+    locks.0.answer(call, 7, Err(Error::Interrupted));
+    locks.tried(3, (8, 9), range(Read, 5, 5), false);
+    assert_eq!(locks.complaints(), 0, "the second one was granted what it waited for");
+    locks.tried(3, (10, 11), range(Read, 6, 6), false);
+    assert_eq!(locks.complaints(), 1);
+}
+
+#[test]
+fn locks_of_a_client_that_died_end_later_and_those_of_others_do_not() {
+    for (died, complaints) in [(1, 0), (2, 1)] {
+        let mut locks = Locks::default();
+        locks.tried(1, (0, 1), range(Write, 0, 9), true);
+        locks.0.client_died(SessionId(died), 2);
+        locks.tried(3, (3, 4), range(Write, 3, 5), true);
+        assert_eq!(locks.complaints(), complaints);
+    }
+}
