@@ -331,3 +331,6 @@ pub fn desk(node: &Node) -> Result<Desk<'_>> {
 
 /// The coordinator that is a process of its own has this number in its certificate.
 pub const COORDINATOR: ServerId = ServerId(0);
+
+#[cfg(test)]
+mod tests;
