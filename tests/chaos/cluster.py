@@ -45,6 +45,12 @@ class Cluster:
     def address(self, node):
         return f"{self.wires.addresses[node]}:{PORT}"
 
+    def listens(self, node):
+        """Servers talk among themselves on `back`, and with clients on `front`."""
+        if node == COORDINATOR:
+            return ["--listen", self.address(node)]
+        return ["--listen", f"front={self.address(node)}", "--listen", f"back={self.wires.backs[node]}:{PORT}"]
+
     def try_at(self, node, *arguments, limit_s=120):
         """Runs a command in the node's network, with its state; it may fail."""
         words = [*self.wires.entering(node), *self.apart(node), harness.HEKATE, "--state", self.state(node), *arguments]
@@ -105,8 +111,11 @@ class Cluster:
 
     def make_client(self, client):
         os.makedirs(self.state(client))
+        self.create_client(client, self.credential(client))
+
+    def create_client(self, name, file):
         volumes = [word for volume, *_ in VOLUMES for word in ("--volume", volume)]
-        self.at("s1", "client", "create", client, *volumes, "-o", self.credential(client))
+        self.at("s1", "client", "create", name, *volumes, "-o", file)
 
     def credential(self, client):
         return f"{self.state(client)}/credential"
@@ -141,7 +150,7 @@ class Cluster:
     def try_start(self, node, *options):
         """Starts a server, or the coordinator, as it was started first."""
         command = "coordinator" if node == COORDINATOR else "serve"
-        outcome = self.try_at(node, "--json", command, "--detach", "--listen", self.address(node), *options)
+        outcome = self.try_at(node, "--json", command, "--detach", *self.listens(node), *options)
         if outcome.exit == 0:
             self.pids[node] = outcome.json()["pid"]
         return outcome

@@ -9,7 +9,7 @@ import shutil
 import signal
 import time
 
-from cluster import CLIENTS, COORDINATOR, SERVERS
+from cluster import CLIENTS, COORDINATOR, SERVERS, VOLUMES
 from harness import wait_until
 
 # Of the lease.
@@ -219,6 +219,81 @@ class Pair(Cut):
         self.cluster.wires.between([self.victim], [other], both=both, cut=1)
 
 
+class CutBack(Cut):
+    """The network of servers is cut at the victim: it reaches neither another server nor the coordinator, and clients reach it."""
+
+    def begin(self):
+        behind = [node for node in self.others if node not in CLIENTS]
+        self.cluster.wires.between([self.victim], behind, cut=1)
+
+
+class CutFront(Cut):
+    """The network of clients is cut at the victim: no client reaches it, and all servers do."""
+
+    aim_s = None
+
+    def begin(self):
+        self.cluster.wires.between([self.victim], CLIENTS, cut=1)
+
+
+class Revoke(Fault):
+    """A third client mounts and writes; its credential is revoked, and within 5 s nobody answers it any more."""
+
+    hold_s = (8, 12)
+
+    def begin(self):
+        cluster, name = self.cluster, f"guest-{self.draw.randrange(1 << 30)}"
+        volume, client = VOLUMES[1][0], CLIENTS[0]
+        file, directory = f"{cluster.state(client)}/{name}", cluster.store.directory(f"mnt-{name}")
+        cluster.create_client(name, file)
+        words = ["--json", "--server", f"tcp:{cluster.address(self.victim)}", "--credential", file, "mount", volume, directory]
+        self.mounted = client, directory
+        cluster.at(client, *words)
+        with open(f"{directory}/of-{name}", "w") as written:
+            written.write(name)
+        cluster.at("s1", "client", "revoke", name)
+        end = time.monotonic() + 5
+        while self.answers(f"{directory}/of-{name}"):
+            assert time.monotonic() < end, f"{name} was revoked 5 s ago, and is answered still"
+            time.sleep(0.1)
+        os.unlink(f"{cluster.mounted(client, volume)}/of-{name}")
+
+    def answers(self, path):
+        try:
+            with open(path, "r+") as file:
+                os.fsync(file.fileno())
+            return True
+        except OSError:
+            return False
+
+    def end(self):
+        client, directory = self.mounted
+        self.cluster.try_at(client, "umount", "--lazy", directory)
+        os.rmdir(directory)
+
+
+class Renew(Fault):
+    """The root is replaced and all certificates are renewed while everything works; nothing fails."""
+
+    hold_s, aim_s = (6, 10), 1
+
+    def begin(self):
+        ca = ["ca", "rotate"]
+        self.cluster.at("s1", *ca, "start", "--root-key", self.cluster.store.path(f"root-{self.draw.randrange(1 << 30)}"))
+        time.sleep(2)
+        self.cluster.at("s1", *ca, "switch")
+        time.sleep(2)
+        for client in CLIENTS:
+            self.cluster.at("s1", "client", "renew", client, "-o", self.cluster.credential(client))
+
+    def affects(self, servers):
+        return False
+
+    def over(self):
+        self.cluster.mount_again()
+        self.cluster.at("s1", "ca", "rotate", "finish")
+
+
 class Blind(Cut):
     """A client does not reach one of the servers: it waits, nobody else does, and it goes on afterwards."""
 
@@ -420,11 +495,13 @@ def enumerate_parts(file):
 KINDS = {
     "kill": Kill, "restart": Restart, "stop": Stop, "pause": Pause, "nap": Nap, "all-die": AllDie,
     "reboot": Reboot, "all-reboot": AllReboot, "coordinator": CoordinatorDies,
-    "cut": Cut, "cut-out": CutOut, "cut-in": CutIn, "split": Split, "apart": Apart, "pair": Pair, "blind": Blind, "loss": Loss,
+    "cut": Cut, "cut-out": CutOut, "cut-in": CutIn, "split": Split, "apart": Apart, "pair": Pair, "blind": Blind, "cut-back": CutBack,
+    "cut-front": CutFront, "revoke": Revoke, "renew": Renew, "loss": Loss,
     "slow": Slow, "full": Full, "rot-up": RotUp, "rot-data": RotDown, "rot-index": RotIndex, "rot-journal": RotJournal,
 }
 # Of the short form.
-SHORT = ["kill", "stop", "pause", "cut", "cut-out", "split", "pair", "loss", "full", "rot-up"]
+SHORT = ["kill", "stop", "pause", "cut", "cut-out", "split", "pair", "loss", "cut-back", "cut-front",
+         "revoke", "renew", "full", "rot-up"]
 
 
 def deck(draw, kinds):

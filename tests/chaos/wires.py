@@ -13,11 +13,12 @@ AND_CLEAN_UP = 'trap "" TERM INT; "$0" "$@"; for name; do ip netns del "$name"; 
 
 
 class Wires:
-    """`nodes`: their names. Each is reached at `addresses[node]`, and runs what `entering(node)` is put before."""
+    """`nodes`: their names. Each is reached at `addresses[node]` and `backs[node]`, and runs what `entering(node)` is put before."""
 
     def __init__(self, directory, nodes):
         self.directory, self.nodes = directory, nodes
         self.addresses = {node: f"127.78.0.{number}" for number, node in enumerate(nodes, 1)}
+        self.backs = {node: f"127.79.0.{number}" for number, node in enumerate(nodes, 1)}
         self.ways = {pair: (0, 0, 0) for pair in itertools.permutations(nodes, 2)}
         self.hub = None
 
@@ -27,6 +28,7 @@ class Wires:
         namespaces.run("cc", "-O2", "-pthread", "-o", program, f"{HERE}/hub.c")
         for node in self.nodes:
             namespaces.make(self.name(node), self.addresses[node])
+            namespaces.inside(self.name(node), "ip", "addr", "add", f"{self.backs[node]}/32", "dev", "lo")
         # Also if this process is killed the hub ends, with its input, and the namespaces go.
         words = ["sh", "-c", AND_CLEAN_UP, program, *map(self.name, self.nodes)]
         self.hub = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -36,7 +38,8 @@ class Wires:
             for number, peer in enumerate(self.nodes, 1):
                 if peer != node:
                     mac = f"02:00:00:00:00:{number:02x}"
-                    namespaces.lead(self.name(node), self.addresses[node], DEVICE, self.addresses[peer], mac)
+                    for own in (self.addresses, self.backs):
+                        namespaces.lead(self.name(node), own[node], DEVICE, own[peer], mac)
 
     def name(self, node):
         return f"{PREFIX}-{os.getpid()}-{node}"

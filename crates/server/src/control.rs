@@ -43,6 +43,7 @@ use serde_json::Value;
 
 /// Answers the text of a request with the text of its reply.
 pub fn answer(node: &Node, peer: &Peer, request: &str) -> String {
+    node.cluster.meet(peer);
     let request = parse(request).and_then(|request| node.cluster.access.may_ask(peer, &request).map(|()| request));
     reply(request.and_then(|request| match request {
         Request::Control(request) => act(node, peer, request),

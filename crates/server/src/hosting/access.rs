@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 /// A certificate that expires within this time is logged, once in each `WARN_PAUSE`.
 const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 const WARN_PAUSE: Duration = Duration::from_secs(24 * 3600);
+/// Shortest time between two reads of a client's record out of turn.
+const LOOK_UP_PAUSE: Duration = Duration::from_millis(100);
 
 /// The clients of the cluster, as the records were last read.
 #[derive(Default)]
@@ -39,6 +41,8 @@ pub struct Access {
     servers_network: RwLock<Option<String>>,
     /// When the log was last warned of certificates that expire.
     warned: Mutex<Option<Instant>>,
+    /// When a client's record was last read out of turn.
+    looked_up: Mutex<Option<Instant>>,
 }
 
 impl Access {
@@ -75,6 +79,25 @@ impl Access {
         let client = known.ok_or_else(unknown)?;
         client.accepts(&remote.serial)?;
         Ok(Some(client))
+    }
+
+    /// The name of the client that a peer says it is, if this server does not know its certificate yet: another server
+    /// may have issued it a moment ago.
+    fn unknown_client(&self, peer: &Peer) -> Option<String> {
+        let (Peer::Remote(remote), Some(Holder::Client(name))) = (peer, peer.holder()) else { return None };
+        let known = self.clients.read().get(name).cloned();
+        let is_known = known.is_some_and(|client| client.revoked || client.accepts(&remote.serial).is_ok());
+        (!is_known).then(|| name.clone())
+    }
+
+    /// True if a client's record may be read out of turn: at most ten times a second.
+    fn may_look_up(&self) -> bool {
+        let mut last = self.looked_up.lock();
+        let may = last.is_none_or(|last| elapsed(last) >= LOOK_UP_PAUSE);
+        if may {
+            *last = Some(now());
+        }
+        may
     }
 
     /// True if the peer is a client that may not do anything any more.
@@ -229,6 +252,14 @@ fn may_use_as_user(uid: u32, volume: &VolumeInfo) -> Result<()> {
 }
 
 impl ClusterAccess {
+    /// Reads the record of a client that is new to this server.
+    pub(crate) fn meet(&self, peer: &Peer) {
+        let Some(name) = self.access.unknown_client(peer).filter(|_| self.access.may_look_up()) else { return };
+        if let Ok(Some(info)) = self.registry().client(&name) {
+            self.access.clients.write().insert(name, Arc::new(info));
+        }
+    }
+
     /// Renews this server's certificate when two thirds of its life are over, or the authority has changed since it was
     /// issued. Connections that are open stay.
     pub(crate) fn renew_credential(&self) {

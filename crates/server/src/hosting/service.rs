@@ -15,6 +15,7 @@ use std::sync::Arc;
 impl Service for Node {
     fn open(&self, peer: &Peer, name: &str, resume: Option<SessionId>) -> Result<(VolumeId, SessionId, String)> {
         let volume = &self.volume_called(name)?;
+        self.cluster.meet(peer);
         let owner = self.cluster.access.may_use(peer, volume)?;
         raw::check_mode(volume)?;
         let session = match resume {
