@@ -304,7 +304,8 @@ A second server on one machine needs no token: hekate --state /srv/b join unix:/
 
 #[derive(Args, Debug)]
 pub struct Join {
-    /// The line that `hekate token create` prints; or unix:PATH, the socket of a server or coordinator of this machine.
+    /// The line that `hekate token create` prints, or - to read it from the standard input; or unix:PATH, the socket of
+    /// a server or coordinator of this machine.
     #[arg(value_name = "TOKEN")]
     pub invitation: String,
     /// An empty directory on a disk of its own; name it once for each brick.

@@ -136,6 +136,9 @@ impl Server {
             std::io::ErrorKind::AddrInUse => Error::Unavailable {
                 what: format!("{endpoint} is in use; is another `hekate serve` running? `hekate status` shows it"),
             },
+            std::io::ErrorKind::AddrNotAvailable => Error::invalid(format!(
+                "{endpoint} is no address of this machine; `ip address` lists them, and 0.0.0.0 stands for all"
+            )),
             std::io::ErrorKind::InvalidInput => Error::invalid(format!(
                 "{endpoint}: the path of a socket has at most 107 bytes; name a shorter directory with --state"
             )),

@@ -88,8 +88,14 @@ pub struct Enrolled {
 impl Invitation {
     /// # Errors
     ///
-    /// The text is neither a token nor the path of a socket.
+    /// The text is neither a token nor the path of a socket, nor `-` for a token on the standard input.
     pub fn parse(text: &str) -> Result<Self, Failure> {
+        if text == "-" {
+            let mut line = String::new();
+            let read = std::io::stdin().read_line(&mut line);
+            read.map_err(|e| Error::io("read the token from the standard input", e))?;
+            return Self::parse(line.trim());
+        }
         if text.starts_with("unix:") || text.starts_with('/') {
             return Ok(Self::Local(addresses::server(text).map_err(Failure::usage)?));
         }

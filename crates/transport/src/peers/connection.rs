@@ -21,10 +21,20 @@ const BATCH_PACKETS_MAX: usize = 256;
 
 /// Keeps a connection to a peer that accepts connections, until [`Peers::stop`](super::Peers::stop).
 pub(super) fn keep_connected(shared: &Arc<Shared>, peer: &Arc<Peer>) {
+    let mut refused = String::new();
     while !shared.stopping() {
-        if let Some(Ok(channel)) = peer.endpoint().map(|endpoint| connect(shared, peer, &endpoint)) {
-            // A panic of the handler ends the connection. The link has been reset already.
-            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| converse(shared, peer, channel)));
+        match peer.endpoint().map(|endpoint| connect(shared, peer, &endpoint)) {
+            Some(Ok(channel)) => {
+                refused.clear();
+                // A panic of the handler ends the connection. The link has been reset already.
+                let _ = std::panic::catch_unwind(AssertUnwindSafe(|| converse(shared, peer, channel)));
+            }
+            // One that does not answer is seen in the state of the cluster; why one refuses is known here only.
+            Some(Err(error @ Error::Denied { .. })) if error.to_string() != refused => {
+                refused = error.to_string();
+                log::warn!("no link to server {}: {refused}", peer.server);
+            }
+            Some(Err(_)) | None => {}
         }
         std::thread::sleep(RECONNECT_PAUSE);
     }
