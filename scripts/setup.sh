@@ -29,6 +29,7 @@ test_programs=(
   fuse-overlayfs:fuse-overlayfs # 0.1 MB  overlays whose upper layer is on a mount
   mkfs.btrfs:btrfs-progs # 4.5 MB  disks with quotas
   mke2fs:e2fsprogs      # 1.5 MB   disks for chaos
+  openssl:openssl       # 2.2 MB   certificates that no cluster issued
 )
 bench_programs=(
   fio:fio               # 2.1 MB   the load

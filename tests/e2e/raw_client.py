@@ -64,12 +64,17 @@ def tls(credential=None):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if credential:
-        shown = parts_of(credential)
-        with tempfile.NamedTemporaryFile("w") as file:
-            file.write(shown["chain"] + shown["key"])
-            file.flush()
-            context.load_cert_chain(file.name)
+        load(context, credential)
     return context
+
+
+def load(context, credential, with_roots=False):
+    """Lets a context show the certificate of a credential."""
+    shown = parts_of(credential)
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(shown["chain"] + (shown["roots"] if with_roots else "") + shown["key"])
+        file.flush()
+        context.load_cert_chain(file.name)
 
 
 def parts_of(credential):
