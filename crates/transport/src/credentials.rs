@@ -36,6 +36,13 @@ impl Peer {
         }
     }
 
+    /// True if the peer's control requests have limits of length and time: another user's process, a client, or a
+    /// process without a certificate.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.unprivileged_uid().is_some()
+            || matches!(self, Peer::Remote(remote) if !matches!(remote.holder, Some(Holder::Server(_))))
+    }
+
     /// The holder of the certificate that the peer has shown.
     pub fn holder(&self) -> Option<&Holder> {
         match self {

@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 /// Limits for a client's hello: time until it has arrived, and length in bytes.
 pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(10);
 const HELLO_BYTES_MAX: usize = 4096;
-/// Limits for control requests of a user who is neither root nor the server's own: length in bytes, and time until the
-/// next request has arrived.
+/// Limits for control requests of a peer that is neither a server nor a process of root or of the server's own user:
+/// length in bytes, and time until the next request has arrived.
 const UNPRIVILEGED_REQUEST_BYTES_MAX: usize = 64 << 10;
 const UNPRIVILEGED_IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// How long [`Server::stop`] waits for connections and batches to end.
@@ -323,12 +323,12 @@ impl Shared {
 
     /// Answers control requests until the client closes the connection.
     fn converse_control(&self, mut channel: Channel, peer: Peer) -> std::io::Result<()> {
-        let is_unprivileged = peer.unprivileged_uid().is_some();
-        if is_unprivileged {
+        let is_limited = peer.is_limited();
+        if is_limited {
             channel.limit(UNPRIVILEGED_REQUEST_BYTES_MAX);
         }
         loop {
-            channel.set_deadline(is_unprivileged.then_some(UNPRIVILEGED_IDLE_LIMIT))?;
+            channel.set_deadline(is_limited.then_some(UNPRIVILEGED_IDLE_LIMIT))?;
             let (kind, id, body) = channel.receive()?;
             if kind != FrameKind::Control {
                 return Err(malformed("a connection for control has a frame of another kind"));

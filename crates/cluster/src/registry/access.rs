@@ -57,6 +57,9 @@ pub struct ClientInfo {
     /// The network at which it reaches servers.
     pub network: String,
     pub revoked: bool,
+    /// Lifetime of its certificates in seconds; `None`: the cluster's setting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life_s: Option<u64>,
     /// Its certificates; no other is accepted.
     pub certificates: Vec<ClientCertificate>,
     /// Number of changes of this record.

@@ -140,7 +140,11 @@ pub enum Rotate {
     },
     /// Sign new certificates below the new root.
     #[command(after_help = "Example: hekate ca rotate switch")]
-    Switch,
+    Switch {
+        /// Switch although some clients do not trust the new root: they cannot connect afterwards.
+        #[arg(long)]
+        force: bool,
+    },
     /// Trust the old root no more.
     #[command(after_help = "Example: hekate ca rotate finish")]
     Finish {

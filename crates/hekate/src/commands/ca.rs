@@ -47,6 +47,9 @@ fn show(cli: &Cli) -> Result<(), Failure> {
 fn rotate(cli: &Cli, step: &Rotate) -> Result<(), Failure> {
     let (call, says) = match step {
         Rotate::Start { root_key } => {
+            // What cannot be written is known before the root is made: its key is shown once.
+            write_private(root_key, b"")?;
+            write_private(&beside(root_key), b"")?;
             let made = ask(cli, calls::CaRotate { step: calls::RotationStep::Start, force: false })?;
             let (key, root) = (made.root_key.unwrap_or_default(), made.root.unwrap_or_default());
             write_private(root_key, key.as_bytes())?;
@@ -55,15 +58,15 @@ fn rotate(cli: &Cli, step: &Rotate) -> Result<(), Failure> {
                 cli,
                 &format!(
                     "all servers trust a new root beside the old one; its key is in {}: keep it offline\n\
-                 next: hekate ca rotate switch, when `hekate status` shows all servers",
+                 next: hekate client renew each client, then hekate ca rotate switch",
                     root_key.display()
                 ),
             );
         }
-        Rotate::Switch => (
-            calls::CaRotate { step: calls::RotationStep::Switch, force: false },
-            "new certificates are signed below the new root\nnext: hekate client renew each client, then hekate ca \
-             rotate finish",
+        Rotate::Switch { force } => (
+            calls::CaRotate { step: calls::RotationStep::Switch, force: *force },
+            "new certificates are signed below the new root\nnext: hekate client renew each client once more, then hekate \
+             ca rotate finish",
         ),
         Rotate::Finish { force } => {
             (calls::CaRotate { step: calls::RotationStep::Finish, force: *force }, "the old root is trusted no more")

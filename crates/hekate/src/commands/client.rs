@@ -117,7 +117,7 @@ fn revoke(cli: &Cli, name: &str) -> Result<(), Failure> {
     if cli.json {
         output::json(&revoked);
     } else {
-        println!("client {name} is revoked: within 5 s no server answers it, and its mounts end");
+        println!("client {name} is revoked: within 5 s no server answers it or its mounts");
     }
     Ok(())
 }

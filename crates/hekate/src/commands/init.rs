@@ -146,7 +146,7 @@ fn report(cli: &Cli, cluster: &str, bricks: &[BrickInfo], options: &Init) {
     println!("next: {}", cli.line_to_serve());
     if options.coordinator.is_none() {
         println!(
-            "ca/root.key in the state directory is needed only to recover the cluster's authority: keep it offline"
+            "the root's key, ca/root.key in the state directory, is not needed to run the cluster: keep it offline"
         );
     }
 }

@@ -100,6 +100,11 @@ impl Desk<'_> {
         })
     }
 
+    /// Lifetime of a client's certificate as the cluster has it set, in seconds.
+    fn usual_life_s(&self) -> Result<u64> {
+        Ok(u64::from(authority::record(self.registry)?.client_days) * 24 * 3600)
+    }
+
     fn issue_client(&self, name: &str, public_key: &str, life_s: Option<u64>) -> Result<(Issued, ClientCertificate)> {
         let public = unhex(public_key).ok_or_else(|| Error::invalid("the public key is not in hex digits"))?;
         let life = life_s.map(Duration::from_secs);
@@ -135,6 +140,7 @@ impl Desk<'_> {
             read_only: call.read_only,
             admin: call.admin,
             network: network.clone(),
+            life_s: call.life_s,
             ..ClientInfo::default()
         };
         info.add(certificate.clone());
@@ -142,11 +148,18 @@ impl Desk<'_> {
         self.issued(issued, network, certificate.expires)
     }
 
+    /// A client that renews its own credential gets no longer a lifetime than it was made with.
+    ///
     /// # Errors
     ///
     /// `Invalid` if there is no client of the name, or it was revoked; those of the coordinator.
-    pub fn renew_client(&self, call: &ClientRenew) -> Result<CredentialIssued> {
-        let (issued, certificate) = self.issue_client(&call.name, &call.public_key, call.life_s)?;
+    pub fn renew_client(&self, call: &ClientRenew, is_own: bool) -> Result<CredentialIssued> {
+        let made_with = self.registry.client(&call.name)?.and_then(|info| info.life_s);
+        let life_s = match (call.life_s, made_with) {
+            (Some(asked), made_with) if is_own => Some(asked.min(made_with.unwrap_or(self.usual_life_s()?))),
+            (asked, made_with) => asked.or(made_with),
+        };
+        let (issued, certificate) = self.issue_client(&call.name, &call.public_key, life_s)?;
         let mut is_revoked = false;
         let info = self.registry.change_client(&call.name, |info| {
             is_revoked = info.revoked;
@@ -228,16 +241,17 @@ impl Desk<'_> {
             let info = CertificateInfo::of(&der)?;
             roots.push(CertificateStatus { fingerprint: Context::fingerprint(&der), expires: seconds(info.not_after) });
         }
-        let issuing = authority::issuing(self.registry, self.keys.seal())?;
-        let own = self.keys.context().credential().map(|credential| credential.info()).transpose()?;
-        let status = |info: &CertificateInfo| CertificateStatus {
-            fingerprint: info.serial.clone(),
-            expires: seconds(info.not_after),
+        let first_of = |chain: &str| -> Result<CertificateStatus> {
+            let Some(der) = pems(chain)?.into_iter().next() else { return Ok(CertificateStatus::default()) };
+            let expires = seconds(CertificateInfo::of(&der)?.not_after);
+            Ok(CertificateStatus { fingerprint: Context::fingerprint(&der), expires })
         };
+        let issuing = authority::issuing_chain(self.registry, self.keys.seal())?;
+        let own = self.keys.context().credential().map(|credential| credential.chain.clone()).unwrap_or_default();
         Ok(AuthorityStatus {
             roots,
-            issuing: status(&issuing),
-            server: own.as_ref().map(status).unwrap_or_default(),
+            issuing: first_of(&issuing)?,
+            server: first_of(&own)?,
             server_days: record.server_days,
             client_days: record.client_days,
             next_step: authority::next_step(&record).into(),
@@ -257,6 +271,15 @@ impl Desk<'_> {
         Ok(clients.iter().filter(is_behind).map(|info| info.name.clone()).collect())
     }
 
+    fn check_nobody_is_behind(&self, force: bool, what: &str) -> Result<()> {
+        let behind = self.behind(&authority::record(self.registry)?)?;
+        if behind.is_empty() || force {
+            return Ok(());
+        }
+        let names = behind.join(", ");
+        Err(Error::invalid(format!("these clients {what}: {names}; `hekate client renew` each, or --force")))
+    }
+
     /// # Errors
     ///
     /// `Invalid` if the step is not the next one, or clients are behind; those of the coordinator.
@@ -266,15 +289,12 @@ impl Desk<'_> {
                 let root = authority::start_rotation(self.registry, self.keys.seal(), &self.cluster)?;
                 return Ok(CaRotated { root_key: Some(root.key), root: Some(root.certificate) });
             }
-            RotationStep::Switch => drop(authority::switch_rotation(self.registry)?),
+            RotationStep::Switch => {
+                self.check_nobody_is_behind(call.force, "do not trust the new root yet")?;
+                authority::switch_rotation(self.registry)?;
+            }
             RotationStep::Finish => {
-                let behind = self.behind(&authority::record(self.registry)?)?;
-                if !behind.is_empty() && !call.force {
-                    return Err(Error::invalid(format!(
-                        "these clients do not know the new root yet: {}; `hekate client renew` each, or --force",
-                        behind.join(", ")
-                    )));
-                }
+                self.check_nobody_is_behind(call.force, "have certificates below the old root")?;
                 authority::finish_rotation(self.registry)?;
             }
         }
@@ -292,7 +312,10 @@ pub fn act(desk: &Desk<'_>, peer: &Peer, request: ControlRequest, has_cluster: b
         ControlRequest::TokenCreate(call) => encode::<TokenCreate>(desk.create_token(&call)),
         ControlRequest::Enroll(call) => encode::<Enroll>(desk.enroll(peer, &call, has_cluster)),
         ControlRequest::ClientCreate(call) => encode::<ClientCreate>(desk.create_client(call)),
-        ControlRequest::ClientRenew(call) => encode::<ClientRenew>(desk.renew_client(&call)),
+        ControlRequest::ClientRenew(call) => {
+            let is_own = matches!(peer.holder(), Some(Holder::Client(name)) if *name == call.name);
+            encode::<ClientRenew>(desk.renew_client(&call, is_own))
+        }
         ControlRequest::ClientRevoke(call) => encode::<ClientRevoke>(desk.revoke_client(&call.name)),
         ControlRequest::ClientList(_) => encode::<ClientList>(desk.clients()),
         ControlRequest::CaShow(_) => encode::<CaShow>(desk.authority()),

@@ -16,6 +16,7 @@ use crate::hosting::authority;
 use crate::hosting::cluster_access::ClusterAccess;
 use crate::hosting::keys::Keys;
 use hekate_cluster::{ClientInfo, Registry, SessionOwner, VolumeInfo};
+use hekate_control::peer::PeerRequest;
 use hekate_control::{ControlRequest, Request};
 use hekate_proto::{Error, Result};
 use hekate_threads::{Mutex, RwLock, elapsed, now, time_of_day};
@@ -183,11 +184,14 @@ impl Access {
     ///
     /// `Denied` otherwise.
     pub fn may_ask(&self, peer: &Peer, request: &Request) -> Result<()> {
-        self.check_network(peer)?;
         let Peer::Remote(remote) = peer else { return may_ask_here(peer, request) };
         if matches!(remote.holder, Some(Holder::Server(_))) {
-            return Ok(());
+            // A server that was started before the servers had a network of their own finds the coordinator, and in its
+            // records the addresses there, where it found it before.
+            let is_first = matches!(request, Request::Peer(PeerRequest::Coordinator { .. }));
+            return if is_first { Ok(()) } else { self.check_network(peer) };
         }
+        self.check_network(peer)?;
         match (self.client(peer)?, request) {
             (_, Request::Control(ControlRequest::Identify(_))) => Ok(()),
             (None, Request::Control(ControlRequest::Enroll(_))) => Ok(()),

@@ -203,14 +203,15 @@ fn wrong_step(info: &AuthorityInfo) -> Error {
     Error::invalid(format!("the next step of a rotation is `hekate ca rotate {}`", next_step(info)))
 }
 
-/// SHA-256 of the newest root's certificate.
+/// SHA-256 of the certificate of the root below which certificates are signed now.
 ///
 /// # Errors
 ///
 /// `Damaged` if the record has no root.
 pub fn fingerprint(info: &AuthorityInfo) -> Result<String> {
     let none = || Error::Damaged { what: "the record of the cluster's authority has no root".into() };
-    let roots = pems(info.roots.last().ok_or_else(none)?)?;
+    let signing = if info.next.is_some() { info.roots.first() } else { info.roots.last() };
+    let roots = pems(signing.ok_or_else(none)?)?;
     Ok(Context::fingerprint(roots.first().ok_or_else(none)?))
 }
 

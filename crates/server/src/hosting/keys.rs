@@ -83,7 +83,8 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&new, path)?;
-        path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::File::open(parent)?.sync_all()
     };
     write().map_err(|e| Error::io(format!("write {}", path.display()), e))
 }

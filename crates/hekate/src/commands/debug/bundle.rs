@@ -136,7 +136,7 @@ fn of_server(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) -> Vec
     bricks.into_iter().flatten().map(|brick| brick.directory).collect()
 }
 
-/// The ends of the logs in the state directory. Nothing else there is read, since the secret is there.
+/// The ends of the logs in the state directory. Nothing else there is read, since the keys are there.
 fn logs(state: &Path, gathered: &mut Gathered) {
     let found = match std::fs::read_dir(state) {
         Ok(found) => found,

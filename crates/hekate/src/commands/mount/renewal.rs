@@ -1,4 +1,4 @@
-//! Renews the credential of a mount while it is in use.
+//! Renews the credential of a mount while it is in use, and takes one that the operator has put in its place.
 
 use crate::commands::control::ask_at;
 use hekate_client::Endpoint;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// Longest time between two looks at the certificate, and between two attempts to renew it.
-const LOOK_PAUSE: Duration = Duration::from_secs(60);
+const LOOK_PAUSE: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
 /// Renews the credential in this file when two thirds of its certificate's life are over, for as long as the process
@@ -24,6 +24,7 @@ pub fn start(file: PathBuf, endpoints: Vec<Endpoint>) {
     let Some(context) = found else { return };
     let run = move || loop {
         std::thread::sleep(pause(&context));
+        take_newer(&file, &context);
         if !is_due(&context) {
             continue;
         }
@@ -34,6 +35,19 @@ pub fn start(file: PathBuf, endpoints: Vec<Endpoint>) {
     };
     if std::thread::Builder::new().name("hekate-renew".into()).spawn(run).is_err() {
         log::warn!("there is no thread that renews the credential; mount again before it expires");
+    }
+}
+
+/// Shows the credential in the file from now on, if it is another one of this client: the operator has renewed it.
+fn take_newer(file: &Path, context: &Context) {
+    let Some(current) = context.credential() else { return };
+    let found = Credential::read(file).ok().filter(|found| *found != *current);
+    let is_ours = |found: &Credential| found.identity().ok() == current.identity().ok();
+    if let Some(found) = found.filter(is_ours) {
+        match context.replace(found) {
+            Ok(()) => log::info!("the credential {} was replaced", file.display()),
+            Err(error) => log::warn!("the credential {} cannot be used: {error}", file.display()),
+        }
     }
 }
 

@@ -191,7 +191,8 @@ fn a_client_may_what_its_record_says_until_it_is_revoked() {
     assert!(is_denied(ask(&stranger("front"), Status {}.into()), "no certificate"));
 
     let (_, public) = Credential::make_key().unwrap();
-    let renewed = cluster.desk().renew_client(&ClientRenew { public_key: hex(&public), ..renewal("web") }).unwrap();
+    let renewed =
+        cluster.desk().renew_client(&ClientRenew { public_key: hex(&public), ..renewal("web") }, false).unwrap();
     let newer = peer(&renewed, Holder::client("web").unwrap(), "front");
     let access = cluster.access();
     assert!(access.may_use(&web, &v).is_ok() && access.may_use(&newer, &v).is_ok());
@@ -201,7 +202,7 @@ fn a_client_may_what_its_record_says_until_it_is_revoked() {
         assert!(is_denied(access.may_use(old, &v), "has been revoked") && access.is_revoked(old));
     }
     assert!(access.is_owner_revoked(&owner) && !access.is_revoked(&admin));
-    assert!(cluster.desk().renew_client(&ClientRenew { public_key: hex(&public), ..renewal("web") }).is_err());
+    assert!(cluster.desk().renew_client(&ClientRenew { public_key: hex(&public), ..renewal("web") }, false).is_err());
     // Another client of that name is another one: certificates of the first stay refused.
     let again = cluster.client(client_of("web", &["v"]), "front");
     let access = cluster.access();
@@ -273,13 +274,17 @@ fn a_root_is_replaced_in_three_steps_and_in_no_other_order() {
     assert!(step(RotationStep::Start, false).unwrap_err().to_string().contains("ca rotate switch"));
     let both = authority::record(&cluster.registry).unwrap();
     assert_eq!((both.roots.len(), &both.issuing), (2, &before.issuing));
-    step(RotationStep::Switch, false).unwrap();
+    let old_root = Context::fingerprint(&pems(&both.roots[0]).unwrap()[0]);
+    assert_eq!(authority::fingerprint(&both).unwrap(), old_root, "servers still show a chain below the old root");
+    let refused = step(RotationStep::Switch, false).unwrap_err().to_string();
+    assert!(refused.contains("do not trust the new root yet: web"), "{refused}");
+    step(RotationStep::Switch, true).unwrap();
     let refused = step(RotationStep::Finish, false).unwrap_err().to_string();
     assert!(refused.contains("web"), "{refused}");
     assert_eq!(cluster.desk().authority().unwrap().behind, ["web"]);
     let (_, public) = Credential::make_key().unwrap();
     let renewal = ClientRenew { name: "web".into(), life_s: Some(60), public_key: hex(&public) };
-    let renewed = cluster.desk().renew_client(&renewal).unwrap();
+    let renewed = cluster.desk().renew_client(&renewal, false).unwrap();
     assert_eq!(pems(&renewed.roots).unwrap().len(), 2);
     step(RotationStep::Finish, false).unwrap();
     let after = authority::record(&cluster.registry).unwrap();
