@@ -31,6 +31,9 @@ extendedKeyUsage = {usage}
 {names}
 """
 DAY_S = 24 * 3600
+REFUSED = r"a connection from 127\.0\.0\.1:\d+ at network \S+ was refused: "
+# A server writes at most one line in this time about refusals.
+REFUSALS_S = 1.1
 
 
 def openssl(*words):
@@ -136,12 +139,9 @@ class Log:
         return read(self.path)[self.at :].decode()
 
     def says(self, *words):
-        """Waits for a line with all of these (regular expressions), and forgets what was before."""
+        """Waits for a line with all of these (regular expressions), and forgets what was before. The next refusal has a line
+        of its own."""
         is_it = lambda line: all(re.search(word, line) for word in words)
         wait_until(lambda: any(is_it(line) for line in self.text().splitlines()), f"{words} in the log, which has: {self.text()}", limit_s=10)
         self.at = os.path.getsize(self.path)
-
-
-REFUSED = r"a connection from 127\.0\.0\.1:\d+ at network \S+ was refused: "
-# A server writes at most one line in this time about refusals.
-REFUSALS_S = 1.1
+        time.sleep(REFUSALS_S)
