@@ -106,8 +106,8 @@ mod tests {
         assert_eq!(
             (text(Side::Client), text(Side::Server)),
             (
-                "1aee653acbbfe0d8818089c4bb191b4bea52a1bdad143fed05a174cc00e53f46".into(),
-                "7d36718c4d7ed53adb582b56a5bd36e7618182caf90c38fc8f8b505fd387c9ff".into()
+                "58d6501961ff1493be71a7dd3aff0b2a1bb009362f5c51b0b4591f08ed8d443d".into(),
+                "952b99eceb3dbe192ed3d171a8a896e2cf070c18144186119fbd384fe8df40f1".into()
             )
         );
     }
