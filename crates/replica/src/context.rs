@@ -79,6 +79,11 @@ impl Context<'_> {
         self.at.send_member(self.out, brick, message);
     }
 
+    /// The epoch of the view of a partition of this ring.
+    pub fn epoch_of(&self, partition: PartitionNumber) -> Option<Epoch> {
+        self.around.views.get(partition.0 as usize).map(|view| view.epoch)
+    }
+
     /// The leader of a partition of this ring.
     pub fn leader_of(&self, partition: PartitionNumber) -> Option<Address> {
         let view = self.around.views.get(partition.0 as usize)?;

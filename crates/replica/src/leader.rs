@@ -152,7 +152,11 @@ impl Leader {
             // The logs are equal, so it is unknown which of the two copies is right: the leader stops.
             Message::Failed { error } if matches!(self.start.phase(), Phase::Comparing(_)) => return Err(error),
             Message::Failed { error } => self.member_failed(cx, from.brick, &error),
-            Message::Leg { intent, number, volume, session, op_id, leg } => {
+            // A late copy: the leg may have been taken in an earlier view, and its mark removed since.
+            Message::Leg { view, .. } if view != cx.at.view.epoch && !is_planted(Bug::LegOfOldViewAccepted) => {
+                cx.out.branches.push("a leg of another view");
+            }
+            Message::Leg { intent, number, volume, session, op_id, leg, .. } => {
                 let ask = Ask { session, op_id, ..self.ask(cx, volume) };
                 self.take_leg(cx, from, &ask, (intent, number), &leg)?;
             }

@@ -120,8 +120,17 @@ wire_enum! {
         /// Leader to member: asks for a sync of the journal up to this record and of these shards' bytes. -> `Synced`
         9 = Sync { ticket: u64, sequence: Sequence, shards: Vec<ShardId> },
         10 = Synced { ticket: u64 },
-        /// Driver to the leader of another partition: one step of an op over several partitions. -> `LegEnded`
-        11 = Leg { intent: IntentId, number: u16, volume: VolumeId, session: SessionId, op_id: OpId, leg: Leg },
+        /// Driver to the leader of another partition: one step of an op over several partitions. `view`: the epoch of the
+        /// leader's view; in another one the leg may have been taken already, and its mark removed. -> `LegEnded`
+        11 = Leg {
+            intent: IntentId,
+            number: u16,
+            volume: VolumeId,
+            session: SessionId,
+            op_id: OpId,
+            leg: Leg,
+            view: Epoch,
+        },
         12 = LegEnded { intent: IntentId, number: u16, outcome: Outcome },
         /// Driver to a leader that took legs of an intent: the intent is removed for good, so the marks of its legs can
         /// be.

@@ -1,6 +1,6 @@
 //! Legs that arrive after what they are about was removed or changed.
 
-use super::drive::{begin, deliver_but, elsewhere, seed_of};
+use super::drive::{begin, begin_anew, deliver_but, elsewhere, seed_of};
 use super::*;
 use crate::ops::tree::Tree;
 use crate::transactions::legs::UNDOING;
@@ -13,7 +13,8 @@ pub(super) fn leg(ring: &mut TestRing, ways: (Address, Address), number: u16, le
 
 fn leg_of(ring: &mut TestRing, (from, to): (Address, Address), intent: u128, number: u16, leg: Leg) -> Vec<Outcome> {
     let (intent, volume, session, op_id) = (IntentId(intent), VOLUME, SYSTEM_SESSION, OpId(0));
-    let message = Message::Leg { intent, number, volume, session, op_id, leg };
+    let view = ring.views[to.partition.0 as usize].epoch;
+    let message = Message::Leg { intent, number, volume, session, op_id, leg, view };
     let epoch = ring.views[from.partition.0 as usize].epoch;
     ring.handle(to, Event::Message(Envelope { ring: RING, from, to, epoch, message }));
     let ended = deliver_but(ring, |envelope| matches!(envelope.message, Message::LegEnded { .. }));
@@ -56,7 +57,7 @@ fn attributes_of_a_directory_that_may_be_removed_are_set_once_that_is_known() {
     let epoch = ring.views[to.partition.0 as usize].epoch;
     let leg = |number, leg| {
         let (intent, volume, session, op_id) = (IntentId(1 << 90), VOLUME, SYSTEM_SESSION, OpId(0));
-        let message = Message::Leg { intent, number, volume, session, op_id, leg };
+        let message = Message::Leg { intent, number, volume, session, op_id, leg, view: epoch };
         Event::Message(Envelope { ring: RING, from, to, epoch, message })
     };
     ring.tell(to, leg(0, Leg::CloseDirectory { inode }));
@@ -297,5 +298,29 @@ fn renames_that_hold_what_the_other_wants_both_end() {
     assert!(ended.iter().flatten().any(|answer| answer.is_ok()), "one of them finds its file: {ended:?}");
     assert!(ring.branches.contains("an op is undone and begins again"), "they met: {:?}", ring.branches);
     ring.rest();
+    ring.check();
+}
+
+/// A link delivers late what it could not deliver while the leader of the leg's partition changed and changed back.
+#[test]
+fn a_copy_of_a_leg_that_arrives_in_a_later_view_is_not_taken_again() {
+    let mut ring = open(&storages());
+    let there = elsewhere(&ring, ring.leader(ROOT.position()));
+    begin(&mut ring, 1, make_directory(ROOT, b"d", seed_of(there.partition)));
+    let is_leg = |sent: &Envelope| matches!(sent.message, Message::Leg { leg: Leg::MakeDirectory { .. }, .. });
+    let legs = deliver_but(&mut ring, is_leg);
+    let [Envelope { message: Message::Leg { leg: Leg::MakeDirectory { inode, .. }, .. }, .. }] = legs[..] else {
+        panic!("{legs:?}")
+    };
+    ring.queue.extend(legs.clone());
+    ring.rest();
+    let changes = AttrChanges { mode: Some(0o700), ..Default::default() };
+    ring.execute(Op::Inode { op: InodeOp::SetAttr { inode, changes } }).unwrap();
+    begin_anew(&mut ring, there);
+    ring.rest();
+    ring.queue.extend(legs);
+    ring.rest();
+    let attr = ring.execute(Op::Inode { op: InodeOp::GetAttr { inode } });
+    assert!(matches!(&attr, Ok(Reply::Node { attr, .. }) if attr.mode == 0o700), "{attr:?}");
     ring.check();
 }

@@ -130,9 +130,10 @@ impl Leader {
             if driven.is_early(leg) {
                 continue;
             }
-            let Some(to) = cx.leader_of(position.partition(cx.at.count)) else { continue };
+            let partition = position.partition(cx.at.count);
+            let Some((to, view)) = cx.leader_of(partition).zip(cx.epoch_of(partition)) else { continue };
             let (number, leg) = (*number, leg.clone());
-            cx.send(to, Message::Leg { intent, number, volume, session, op_id, leg });
+            cx.send(to, Message::Leg { intent, number, volume, session, op_id, leg, view });
         }
         Ok(())
     }

@@ -51,6 +51,9 @@ pub trait Surroundings: Send + Sync {
     ///
     /// `Io` if the machine gives no thread.
     fn start_links(&self, own: ServerId, boot: Boot, handler: Arc<dyn PeerHandler>) -> Result<Links>;
+
+    /// A replica has reached a branch that is rarely executed. Called under the replica's lock, so it must not wait.
+    fn reached(&self, _branch: &'static str) {}
 }
 
 /// Links to other servers.

@@ -95,6 +95,7 @@ impl<'a> Turn<'a> {
         }
         self.node.notify_waiters(out.ended_waits);
         out.notes.iter().for_each(|note| log::warn!("{note}"));
+        out.branches.into_iter().for_each(|branch| self.node.surroundings.reached(branch));
         if out.wants_room {
             self.node.wake_checkpoints();
         }

@@ -62,7 +62,7 @@ impl World {
                     self.after(delay, Event::AskMap { server, message });
                 }
                 // Clients of this world are given their sessions, and take no locks.
-                Action::Open { .. } | Action::Listen { .. } | Action::Tell { .. } => {}
+                Action::Open { .. } | Action::Listen { .. } | Action::Tell { .. } | Action::Count(_) => {}
                 Action::Forget { message } => drop(self.messages.remove(&message)),
                 Action::Finished(outcome) => self.finished(client, outcome),
             }

@@ -71,6 +71,8 @@ pub enum Action {
         listener: MessageNumber,
         op_ids: Vec<OpId>,
     },
+    /// A replica has reached this branch.
+    Count(&'static str),
     /// Nobody waits for the reply any more.
     Forget {
         message: MessageNumber,

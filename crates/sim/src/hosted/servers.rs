@@ -174,6 +174,7 @@ impl World {
                     self.send(owner, (message, server), false, |server| Event::Listen { client, server, message });
                 }
                 Action::Tell { listener, op_ids } => self.tell(listener, op_ids),
+                Action::Count(branch) => self.report.count(format!("branch: {branch}")),
                 Action::Forget { message } => {
                     self.messages.remove(&message);
                     self.close_listener(message);

@@ -3,7 +3,7 @@
 
 use super::world::{LinkEvent, World};
 use crate::cluster::client_servers::answer;
-use crate::cluster::threads::{self, Answer};
+use crate::cluster::threads::{self, Action, Answer};
 use bytes::Bytes;
 use hekate_brick::{Brick, RecoveryReport};
 use hekate_cluster::BrickInfo;
@@ -74,6 +74,10 @@ impl Surroundings for Around {
                 .map_err(|error| Error::io("start a thread", error))?;
         }
         Ok(Links { links: Arc::new(Self { server }), peers: None })
+    }
+
+    fn reached(&self, branch: &'static str) {
+        threads::ask(Action::Count(branch));
     }
 }
 
