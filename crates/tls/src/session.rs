@@ -19,6 +19,8 @@ use std::io;
 
 /// Longest plaintext of a record, in bytes (RFC 8446, section 5.1).
 const RECORD_BYTES: usize = 16 << 10;
+/// Length of a record's header, in bytes; its last two are the length of what follows.
+const RECORD_HEADER: usize = 5;
 /// More than a record's header, content type and tag, in bytes.
 const RECORD_OVERHEAD: usize = 64;
 /// Room that a receive offers to the socket, in bytes: at first, so that an idle connection keeps little memory, and at
@@ -42,7 +44,8 @@ enum Connection {
 
 /// The encryption of one connection.
 pub struct Session {
-    connection: Mutex<Connection>,
+    /// `None` once it has failed: the library must not be called again without the bytes that it has not discarded.
+    connection: Mutex<Option<Connection>>,
     peer: Option<(Identity, Serial)>,
 }
 
@@ -77,6 +80,26 @@ impl Inbox {
     /// True if nothing waits to be decrypted.
     pub fn is_empty(&self) -> bool {
         self.done == self.bytes.len()
+    }
+
+    /// True if the bytes that are left begin with a whole record.
+    fn has_record(&self) -> bool {
+        let left = &self.bytes[self.done..];
+        let length = |header: &[u8]| RECORD_HEADER + usize::from(u16::from_be_bytes([header[3], header[4]]));
+        left.len() >= RECORD_HEADER && left.len() >= length(left)
+    }
+
+    /// Checks that no record is left behind the last state: it would be a part of a message of a handshake, of which the
+    /// rest has not arrived. No end sends such a part after the handshake, and while the library waits for the rest,
+    /// nothing can be encrypted without these bytes.
+    fn check_spent(&self) -> io::Result<()> {
+        match self.has_record() {
+            false => Ok(()),
+            true => Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "TLS fails: a message of a handshake is cut off after the handshake",
+            )),
+        }
     }
 }
 
@@ -121,8 +144,9 @@ impl Session {
                 Step::Receive | Step::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
+        inbox.check_spent()?;
         let peer = connection.peer().map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
-        Ok((Self { connection: Mutex::new(connection), peer }, inbox))
+        Ok((Self { connection: Mutex::new(Some(connection)), peer }, inbox))
     }
 
     /// The holder at the other end, and its certificate's serial number; `None` if it has shown no certificate.
@@ -134,29 +158,29 @@ impl Session {
     /// connection.
     ///
     /// # Errors
-    /// `PermissionDenied` if a record is not the other end's, or it refuses this end.
+    /// `PermissionDenied` if a record is not the other end's, or it refuses this end; `BrokenPipe` if the connection has
+    /// failed before.
     pub fn decrypt(&self, inbox: &mut Inbox, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
-        let mut connection = self.connection.lock();
-        let mut unsent = Vec::new();
-        loop {
-            match connection.step(inbox, &mut unsent, take).map_err(|error| refused(&error))? {
-                Step::Next => {}
-                Step::Open | Step::Receive => return Ok(true),
-                Step::Closed => return Ok(false),
-            }
+        let mut guard = self.connection.lock();
+        let connection = guard.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let decrypted = connection.decrypt(inbox, take);
+        if decrypted.is_err() {
+            *guard = None;
         }
+        decrypted
     }
 
     /// Appends records with this plaintext to `out`.
     ///
     /// # Errors
-    /// `PermissionDenied` if the connection has failed.
+    /// `PermissionDenied` or `BrokenPipe` if the connection has failed.
     pub fn encrypt(&self, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
-        let mut connection = self.connection.lock();
+        let mut guard = self.connection.lock();
+        let connection = guard.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         let records = plain.len().div_ceil(RECORD_BYTES) + 1;
         let (begin, room) = (out.len(), plain.len() + records * RECORD_OVERHEAD);
         loop {
-            let step = match &mut *connection {
+            let step = match connection {
                 Connection::Client(client) => encrypt_once(client.process_tls_records(&mut []), plain, out, room),
                 Connection::Server(server) => encrypt_once(server.process_tls_records(&mut []), plain, out, room),
             };
@@ -189,6 +213,18 @@ impl Connection {
         })
     }
 
+    /// Decrypts the whole records of `inbox`. False: the other end has closed the connection.
+    fn decrypt(&mut self, inbox: &mut Inbox, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        let mut unsent = Vec::new();
+        loop {
+            match self.step(inbox, &mut unsent, take).map_err(|error| refused(&error))? {
+                Step::Next => {}
+                Step::Open | Step::Receive => return inbox.check_spent().map(|()| true),
+                Step::Closed => return Ok(false),
+            }
+        }
+    }
+
     /// Handles the next state of the connection. Appends what is to be sent to `out`.
     fn step(
         &mut self,
@@ -203,13 +239,14 @@ impl Connection {
         };
         inbox.done += discard;
         if step.is_err() {
-            self.collect_alert(out);
+            self.collect_alert(inbox, out);
         }
         step
     }
 
     /// Appends the alert that tells the other end what was wrong.
-    fn collect_alert(&mut self, out: &mut Vec<u8>) {
+    fn collect_alert(&mut self, inbox: &mut Inbox, out: &mut Vec<u8>) {
+        let received = &mut inbox.bytes[inbox.done..];
         // The state that holds the alert comes before the error is repeated.
         let mut encode = |state: EncodedAlert<'_>| match state {
             EncodedAlert::Client(Ok(ConnectionState::EncodeTlsData(mut data))) => append(out, |out| data.encode(out)),
@@ -217,8 +254,8 @@ impl Connection {
             _ => Ok(()),
         };
         let _ = match self {
-            Connection::Client(client) => encode(EncodedAlert::Client(client.process_tls_records(&mut []).state)),
-            Connection::Server(server) => encode(EncodedAlert::Server(server.process_tls_records(&mut []).state)),
+            Connection::Client(client) => encode(EncodedAlert::Client(client.process_tls_records(received).state)),
+            Connection::Server(server) => encode(EncodedAlert::Server(server.process_tls_records(received).state)),
         };
     }
 

@@ -177,7 +177,10 @@ fn a_connection_lives_on_when_the_credential_is_renewed() {
 #[test]
 fn other_bytes_than_tls_are_refused_in_words() {
     let cluster = Cluster::new("c1");
-    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[22, 3, 1, 0, 5, 1, 0, 0, 1, 0], &[22, 3, 1, 0xff, 0xff]] {
+    // The header of a message of a handshake that would have 64 KiB.
+    let long = [22, 3, 1, 0, 4, 1, 1, 0, 0];
+    let others = [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[22, 3, 1, 0, 5, 1, 0, 0, 1, 0], &[22, 3, 1, 0xff, 0xff]];
+    for bytes in others.into_iter().chain([&long[..]]) {
         let (near, far) = UnixStream::pair().unwrap();
         { &near }.write_all(bytes).unwrap();
         near.shutdown(std::net::Shutdown::Write).unwrap();
@@ -204,4 +207,70 @@ fn no_certificate_outlives_its_authority_and_each_is_renewed_at_two_thirds() {
     assert!(cluster.authority.issue(&holder, &public[1..], DAY, now).is_err());
     let late = cluster.authority.issue(&holder, &public, DAY, now + 2000 * DAY).unwrap_err();
     assert!(late.to_string().contains("ca rotate"), "{late}");
+}
+
+/// The record with this content of a handshake, as the client `secrets` are of would encrypt it (RFC 8446, section 5.2).
+fn sealed_handshake(secrets: rustls::ExtractedSecrets, content: &[u8]) -> Vec<u8> {
+    let (sequence, rustls::ConnectionTrafficSecrets::Aes256Gcm { key, iv }) = secrets.tx else {
+        panic!("another cipher suite than AES-256 with GCM");
+    };
+    let mut nonce: [u8; 12] = iv.as_ref().try_into().unwrap();
+    nonce[4..].iter_mut().zip(sequence.to_be_bytes()).for_each(|(byte, other)| *byte ^= other);
+    let key =
+        ring::aead::LessSafeKey::new(ring::aead::UnboundKey::new(&ring::aead::AES_256_GCM, key.as_ref()).unwrap());
+    let mut body = [content, &[22]].concat();
+    let length = (body.len() + 16) as u16;
+    let header = [&[23, 3, 3][..], &length.to_be_bytes()].concat();
+    let nonce = ring::aead::Nonce::assume_unique_for_key(nonce);
+    key.seal_in_place_append_tag(nonce, ring::aead::Aad::from(&header), &mut body).unwrap();
+    [header, body].concat()
+}
+
+/// A server's end of a connection, and the secrets of the client's.
+fn accepted_with_secrets(cluster: &Cluster) -> (Session, Inbox, rustls::ExtractedSecrets) {
+    let (near, far) = UnixStream::pair().unwrap();
+    let server = context(cluster.server());
+    let accepting = std::thread::spawn(move || open(&server, Side::Server, &far).unwrap());
+    let mut settings = (*context(cluster.client()).client()).clone();
+    settings.enable_secret_extraction = true;
+    let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([127, 0, 0, 1])));
+    let client = UnbufferedClientConnection::new(settings.into(), name).unwrap();
+    let (mut client, mut inbox, mut out) = (Connection::Client(Box::new(client)), Inbox::default(), Vec::new());
+    loop {
+        let step = client.step(&mut inbox, &mut out, &mut |_| {}).unwrap();
+        { &near }.write_all(&std::mem::take(&mut out)).unwrap();
+        match step {
+            Step::Open => break,
+            Step::Receive => {
+                let mut bytes = [0; 4096];
+                let count = { &near }.read(&mut bytes).unwrap();
+                inbox.buffer().extend_from_slice(&bytes[..count]);
+            }
+            _ => {}
+        }
+    }
+    let Connection::Client(client) = client else { unreachable!("it is a client") };
+    let (session, inbox) = accepting.join().unwrap();
+    (session, inbox, client.dangerous_into_kernel_connection().unwrap().0)
+}
+
+/// While the library waits for the rest of a message, it cannot encrypt without the bytes of its beginning.
+#[test]
+fn a_part_of_a_message_of_a_handshake_ends_the_connection() {
+    let cluster = Cluster::new("c1");
+    // The header of a KeyUpdate, which has a byte more.
+    let (session, mut inbox, secrets) = accepted_with_secrets(&cluster);
+    inbox.buffer().extend_from_slice(&sealed_handshake(secrets, &[24, 0, 0, 1]));
+    let refused = session.decrypt(&mut inbox, &mut |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("cut off"), "{refused}");
+    let mut out = Vec::new();
+    assert_eq!(session.encrypt(b"a notification", &mut out).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    assert_eq!(session.decrypt(&mut inbox, &mut |_| {}).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    assert!(out.is_empty());
+    // The whole of one is taken, and answered with the next record.
+    let (session, mut inbox, secrets) = accepted_with_secrets(&cluster);
+    inbox.buffer().extend_from_slice(&sealed_handshake(secrets, &[24, 0, 0, 1, 1]));
+    assert!(session.decrypt(&mut inbox, &mut |_| {}).unwrap() && inbox.is_empty());
+    session.encrypt(b"a notification", &mut out).unwrap();
+    assert!(!out.is_empty());
 }
