@@ -15,8 +15,6 @@ pub(crate) mod network;
 mod people;
 pub(crate) mod report;
 mod run;
-#[cfg(test)]
-mod scenarios;
 mod servers;
 pub(crate) mod settings;
 pub(crate) mod spread;

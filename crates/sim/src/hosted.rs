@@ -13,6 +13,8 @@ mod judge;
 mod locks;
 mod memory;
 mod run;
+#[cfg(test)]
+mod scenarios;
 mod servers;
 mod settings;
 mod surroundings;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Free bytes of a disk that is not full.
 const FREE: u64 = 64 << 20;
@@ -24,6 +25,9 @@ const INDEX: &str = "index/";
 
 /// The reserve that a brick gives up to open on a full disk.
 const GIVEN_UP: &str = "reserve.opening";
+
+/// Time between two looks of a sync whether it may go on.
+const HELD_PAUSE: Duration = Duration::from_millis(1);
 
 const PAGE: u64 = 4096;
 const ENOSPC: i32 = 28;
@@ -65,6 +69,8 @@ struct State {
     /// Lengths of the files when all space was taken, and pages behind these that got space since.
     lengths: HashMap<String, u64>,
     grown: BTreeSet<(String, u64)>,
+    /// Syncs wait until this is false.
+    held: bool,
     /// Syncs until one fails.
     syncs_left: Option<u64>,
     failed: bool,
@@ -300,6 +306,12 @@ impl Disk {
         (state.free, state.taken) = (FREE, false);
     }
 
+    /// Syncs of simulated threads do not end from now on, or end again.
+    #[cfg(test)]
+    pub fn hold_syncs(&self, held: bool) {
+        self.state.lock().held = held;
+    }
+
     pub fn fail_sync(&self, after: u64) {
         self.state.lock().syncs_left = Some(after);
     }
@@ -365,6 +377,9 @@ impl DiskStorage {
     }
 
     fn check_sync(&self) -> io::Result<()> {
+        while self.state.lock().held {
+            hekate_threads::sleep(HELD_PAUSE);
+        }
         let mut state = self.state.lock();
         match &mut state.syncs_left {
             Some(0) => {

@@ -34,7 +34,7 @@ impl World {
     }
 
     /// The client opens the volume, with a new session, and begins to call.
-    fn begin_client(&mut self, client: u32) {
+    pub fn begin_client(&mut self, client: u32) {
         let count = self.settings.servers;
         let body = move || {
             let Some((first, welcome)) = open_session(count) else { return };
@@ -246,7 +246,7 @@ impl World {
         self.history.client_died(SYSTEM_SESSION, at);
     }
 
-    fn disconnect(&mut self, session: SessionId) {
+    pub fn disconnect(&mut self, session: SessionId) {
         (0..self.settings.servers).for_each(|server| self.disconnect_from(server, session));
     }
 

@@ -42,7 +42,7 @@ pub fn run(settings: Settings, trace: bool) -> Result<Outcome> {
 }
 
 /// The records of a cluster, and new disks.
-fn make_cluster(world: &mut World) -> Result<()> {
+pub(super) fn make_cluster(world: &mut World) -> Result<()> {
     let at_hand = Arc::new(AtHand(world.store.clone()));
     let registry = Registry::new(at_hand.clone());
     registry.create_cluster("c")?;
@@ -106,10 +106,15 @@ fn leave_out_partitions(coordinator: &AtHand, count: u32) -> Result<()> {
     coordinator.transact(&[], &removed.chain([(ring, Some(&text[..]))]).collect::<Vec<_>>()).map(|_| ())
 }
 
-fn whole_run(world: &mut World) -> std::result::Result<(), String> {
+/// Starts all servers.
+pub(super) fn start(world: &mut World) -> std::result::Result<(), String> {
     (0..world.settings.servers).for_each(|server| world.after(0, Event::Start { server }));
     world.after(1, Event::Watch);
-    become_whole(world)?;
+    become_whole(world)
+}
+
+fn whole_run(world: &mut World) -> std::result::Result<(), String> {
+    start(world)?;
     for client in 0..world.settings.clients {
         let is_visitor = world.settings.workload.visitors && client > 0;
         world.join(world.settings.calls_per_client / if is_visitor { 8 } else { 1 }, false);
@@ -126,6 +131,11 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
     }
     world.heal();
     become_whole(world)?;
+    examine(world)
+}
+
+/// A client reads the whole volume.
+pub(super) fn examine(world: &mut World) -> std::result::Result<(), String> {
     let examiner = world.join(0, true);
     world.people[examiner as usize].script.push_back(list(ROOT));
     become_whole(world)
@@ -138,7 +148,7 @@ fn next(world: &mut World) -> std::result::Result<(), String> {
     }
 }
 
-fn become_whole(world: &mut World) -> std::result::Result<(), String> {
+pub(super) fn become_whole(world: &mut World) -> std::result::Result<(), String> {
     let (end, mut looked) = (world.now + WHOLE_MAX, world.now);
     loop {
         next(world)?;

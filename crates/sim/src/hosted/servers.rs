@@ -390,14 +390,20 @@ impl World {
                         hekate_transport::link::Event::Down(_) => LinkEvent::Down,
                         hekate_transport::link::Event::Message(bytes) => LinkEvent::Message(bytes),
                     };
-                    if let Some(end) = self.servers[server as usize].links.get_mut(&peer) {
-                        end.inbox.push_back(event);
-                    }
-                    self.wake(key_of_link(server, peer));
+                    let boot = self.servers[server as usize].boot;
+                    self.after(0, Event::Link { server, boot, peer, event });
                 }
             }
         }
         Some(outcome)
+    }
+
+    /// Hands what a link brings to the thread that handles it.
+    pub fn link_event(&mut self, server: u32, boot: u64, peer: ServerId, event: LinkEvent) {
+        let own = &mut self.servers[server as usize];
+        let Some(end) = own.links.get_mut(&peer).filter(|_| own.boot == boot) else { return };
+        end.inbox.push_back(event);
+        self.wake(key_of_link(server, peer));
     }
 
     fn transmit(&mut self, from: u32, to: u32, packet: Packet) {

@@ -29,24 +29,80 @@ use xxhash_rust::xxh3::Xxh3;
 /// A scheduled event.
 #[derive(Debug)]
 pub enum Event {
-    Start { server: u32 },
-    Kill { server: u32 },
-    Resume { thread: ThreadNumber, number: Option<u64>, notified: bool },
-    Packet { from: u32, to: u32, packet: Packet },
-    LinkTick { server: u32, boot: u64 },
-    Next { client: u32 },
-    Request { client: u32, server: u32, message: MessageNumber, requests: Vec<Request> },
-    AskMap { client: u32, server: u32, message: MessageNumber },
-    Open { server: u32, message: MessageNumber },
-    Listen { client: u32, server: u32, message: MessageNumber },
-    Control { server: u32, message: MessageNumber, request: String },
-    Answer { message: MessageNumber, answer: Answer },
-    Lost { message: MessageNumber },
+    Start {
+        server: u32,
+    },
+    Kill {
+        server: u32,
+    },
+    Resume {
+        thread: ThreadNumber,
+        number: Option<u64>,
+        notified: bool,
+    },
+    Packet {
+        from: u32,
+        to: u32,
+        packet: Packet,
+    },
+    LinkTick {
+        server: u32,
+        boot: u64,
+    },
+    /// A link brings something to the thread that handles it.
+    Link {
+        server: u32,
+        boot: u64,
+        peer: ServerId,
+        event: LinkEvent,
+    },
+    Next {
+        client: u32,
+    },
+    Request {
+        client: u32,
+        server: u32,
+        message: MessageNumber,
+        requests: Vec<Request>,
+    },
+    AskMap {
+        client: u32,
+        server: u32,
+        message: MessageNumber,
+    },
+    Open {
+        server: u32,
+        message: MessageNumber,
+    },
+    Listen {
+        client: u32,
+        server: u32,
+        message: MessageNumber,
+    },
+    Control {
+        server: u32,
+        message: MessageNumber,
+        request: String,
+    },
+    Answer {
+        message: MessageNumber,
+        answer: Answer,
+    },
+    Lost {
+        message: MessageNumber,
+    },
     Later(Later),
     Fault,
-    NetworkHeals { from: u32, to: u32 },
-    DiskHeals { brick: BrickId },
-    Scrub { brick: BrickId },
+    NetworkHeals {
+        from: u32,
+        to: u32,
+    },
+    DiskHeals {
+        brick: BrickId,
+    },
+    Scrub {
+        brick: BrickId,
+    },
     Watch,
 }
 
@@ -275,12 +331,18 @@ impl World {
 
     /// Carries out the next event. False: there is none, or a rule is violated.
     pub fn step(&mut self) -> bool {
-        let Some(((now, order), event)) = self.queue.pop_first() else { return false };
+        let Some(event) = self.next_event() else { return false };
+        self.happen(event);
+        self.wrong.is_empty()
+    }
+
+    /// Takes the next event, which is not carried out yet.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let ((now, order), event) = self.queue.pop_first()?;
         self.now = now;
         let head = [now, order, self.random.clone().number()].map(u64::to_le_bytes).concat();
         self.note(&head);
-        self.happen(event);
-        self.wrong.is_empty()
+        Some(event)
     }
 
     /// The server whose process must run for an event.
@@ -288,6 +350,7 @@ impl World {
         match event {
             Event::Packet { to: server, .. }
             | Event::LinkTick { server, .. }
+            | Event::Link { server, .. }
             | Event::Request { server, .. }
             | Event::AskMap { server, .. }
             | Event::Listen { server, .. }
@@ -301,7 +364,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    pub fn happen(&mut self, event: Event) {
         let until = self.server_of(&event).and_then(|server| self.paused.get(&server)).copied();
         if let Some(until) = until.filter(|until| *until > self.now) {
             return self.after(until - self.now, event);
@@ -312,6 +375,7 @@ impl World {
             Event::Resume { thread, number, notified } => self.resume(thread, number, notified),
             Event::Packet { from, to, packet } => self.packet(from, to, packet),
             Event::LinkTick { server, boot } => self.tick_links(server, boot),
+            Event::Link { server, boot, peer, event } => self.link_event(server, boot, peer, event),
             Event::Next { client } => self.next_call(client),
             Event::Request { client, server, message, requests } => self.request(client, server, message, requests),
             Event::AskMap { client, server, message } => self.ask_map(client, server, message),

@@ -27,7 +27,7 @@ fn a_reconciled_fast_write_is_not_executed_again_by_the_leader() {
     let inode = opened(&mut stage, ann, bob);
     stage.lose_answers(ann);
     let written = stage.ask_durably(ann, write(inode, 0, 4096, 3));
-    stage.pass(100);
+    stage.pass(20_000);
     assert_eq!(first_byte(&mut stage, bob, inode), 3);
     stage.does_durably(bob, write(inode, 0, 4096, 4));
     stage.release();
@@ -50,19 +50,16 @@ fn times_go_on(noted: bool) {
     let is_record = |sent: &Envelope| sent.from.brick.0 == 1 && matches!(sent.message, Message::Append { .. });
     stage.hold(is_record);
     let written = stage.ask_durably(ann, write(inode, 0, 4096, 4));
-    stage.pass(1_000);
+    stage.pass(20_000);
     assert_eq!(stage.is_answered(written), noted);
-    stage.form(0, &[1], &[]);
-    stage.until_serving(0);
+    stage.cut_off(0);
+    stage.until_led_by(0, 1);
     if noted {
         let after = attr_in(stage.does(bob, attributes(inode)));
         assert!(after.change > before.change && after.mtime > before.mtime);
     }
     stage.release();
     assert_eq!(stage.answer(written), Ok(Reply::Done));
-    stage.form(0, &[1], &[0]);
-    stage.pass(2_000_000);
-    stage.form(0, &[1, 0], &[]);
     stage.whole_and_judged();
 }
 
@@ -86,13 +83,10 @@ fn a_leg_of_a_driver_that_was_left_out_is_not_executed() {
     stage.ask(ann, directory(ROOT, "d", 1, 2));
     stage.catch("its leg", |sent| sent.from.brick.0 == 1 && leg_of(sent).is_some());
     stage.dies(ann);
-    stage.form(0, &[1], &[]);
-    stage.until_serving(0);
+    stage.cut_off(0);
+    stage.until_led_by(0, 1);
     stage.pass(500_000);
     stage.release();
     stage.pass(100_000);
-    stage.form(0, &[1], &[0]);
-    stage.pass(2_000_000);
-    stage.form(0, &[1, 0], &[]);
     stage.whole_and_judged();
 }

@@ -39,7 +39,7 @@ fn a_leg_is_sent_when_its_intent_is_stable_even_if_an_earlier_one_was_to_be_sent
     stage.release();
     // The second leg follows, with an intent that a slow disk does not have yet.
     stage.hold_syncs(&[1, 2]);
-    stage.pass(1_000);
+    stage.pass(20_000);
     stage.cut_power(&[1, 2]);
     stage.release();
     stage.come_back(&[1, 2]);
