@@ -5,14 +5,17 @@ use super::stage::Stage;
 use hekate_proto::*;
 use hekate_replica::Message;
 
-/// A partition serves again when a member whose disk failed is back, without a restart of any other server.
+/// A partition goes on without a member whose disk failed, and with it once it is back, without a restart of any other
+/// server.
 #[test]
 fn a_partition_that_failed_with_a_members_disk_serves_again_when_that_one_is_back() {
     let mut stage = Stage::new(&[&[0, 1]]);
     let ann = stage.client();
     stage.fail_sync(1);
-    stage.ask_durably(ann, file(ROOT, "f"));
+    let made = stage.ask_durably(ann, file(ROOT, "f"));
     stage.until("a brick that has stopped", |stage| stage.has_stopped(1));
+    stage.pass(1_000_000);
+    assert!(stage.is_answered(made), "the other member goes on");
     stage.restart(&[1]);
     stage.until_all_are_members(0);
     stage.does_durably(ann, file(ROOT, "g"));

@@ -32,10 +32,12 @@ fn a_leg_is_sent_when_its_intent_is_stable_even_if_an_earlier_one_was_to_be_sent
     stage.does(ann, directory(ROOT, "moved", 0, 2));
     stage.does(ann, directory(ROOT, "other", 0, 2));
     stage.does(ann, fsync(ROOT));
-    // The first leg's answer takes so long that the leg is due to be sent again as soon as its intent is stable.
+    // The first leg's answer takes so long that the leg is due to be sent again once a later record is stable.
     stage.ask(ann, rename((ROOT, "moved"), (dir, "moved")));
     stage.catch("the first leg's answer", |sent| matches!(sent.message, Message::LegEnded { .. }));
+    stage.does(bob, file(dir, "f"));
     stage.catch("a member's sync", |sent| matches!(sent.message, Message::Synced { .. }));
+    stage.pass(20_000);
     stage.release();
     // The second leg follows, with an intent that a slow disk does not have yet.
     stage.hold_syncs(&[1, 2]);

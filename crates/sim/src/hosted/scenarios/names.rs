@@ -68,7 +68,8 @@ fn a_retry_is_not_answered_before_the_op_that_it_repeats_is_over() {
     stage.hold_syncs(&[0, 1]);
     stage.pass(20_000);
     stage.cut_connection(ann);
-    stage.pass(100_000);
+    // The repeated op begins once the first attempt has given up, after 2 s.
+    stage.pass(4_000_000);
     let was_answered = makes_a_file_if_answered(&mut stage, ann, made);
     stage.cut_power(&[0, 1]);
     stage.whole_and_judged();
@@ -107,7 +108,7 @@ fn nothing_is_made_in_a_directory_whose_name_a_power_cut_took() {
     stage.come_back(&[0, 1]);
     stage.until_serving(1);
     let inside = stage.ask(bob, file(dir, "f"));
-    stage.pass(100_000);
+    stage.pass(3_000_000);
     stage.release();
     assert_eq!(stage.answer(inside), Err(Error::NotFound));
     stage.whole_and_judged();
