@@ -19,7 +19,7 @@ fuzz() { # libFuzzer for an hour, all decoders
 replica() { # random name ops, and crashes after any record, 5,000 cases each
   PROPTEST_CASES=5000 cargo test --release -p hekate-replica
 }
-seeds() { # 10,000 simulated clusters under faults, 10,000 narrow ones of each kind, and the planted bugs: three hours
+seeds() { # 10,000 simulated clusters under faults, 10,000 narrow ones of each kind, and the planted bugs: six hours
   HEKATE_SEEDS=10000 cargo test --release -p hekate-sim faults_stop -- --nocapture
   HEKATE_SEEDS=10000 cargo test --release -p hekate-sim narrow_ -- --nocapture --test-threads 1
   cargo test --release -p hekate-sim --features planted planted_bugs_are_found -- --nocapture

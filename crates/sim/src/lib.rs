@@ -4,12 +4,11 @@
 //! are written down a second time, as plainly as possible.
 
 pub mod checkers;
-pub mod cluster;
 pub mod history;
-pub mod hosted;
 #[cfg(all(test, feature = "planted"))]
 mod planted;
 pub mod recorded;
+pub mod simulator;
 
 pub use checkers::Complaint;
 pub use history::{Answer, Call, CallNumber, History, Moment};

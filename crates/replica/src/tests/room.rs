@@ -167,6 +167,28 @@ fn what_all_have_is_made_stable_though_a_durable_record_waits_for_room() {
     }
 }
 
+/// A sync of shards waits for room in full journals, which only a sync of their records gives.
+#[test]
+fn what_all_have_is_made_stable_though_it_is_being_synced_with_shards() {
+    let mut ring = open(&storages());
+    let file = create_file(&mut ring).id;
+    let leader = ring.leader(file.position());
+    let member = ring.views[leader.partition.0 as usize].members.iter().find(|one| one.brick != leader.brick).unwrap();
+    let member = Address { brick: member.brick, ..leader };
+    let shard = ShardId { volume: VOLUME, data: DataId(file.bits()), index: 0 };
+    ring.handle(leader, Event::Sync { token: Token(1), shards: vec![shard], own: false });
+    let sync_of = |envelope: Envelope| match envelope.message {
+        Message::Sync { sequence, shards, .. } if envelope.to == member => Some((sequence, shards)),
+        _ => None,
+    };
+    let (upto, shards) = ring.queue.drain(..).find_map(sync_of).expect("the member is to sync");
+    assert_eq!(shards, [shard]);
+    let epoch = ring.views[leader.partition.0 as usize].epoch;
+    let asks = Envelope { ring: RING, from: member, to: leader, epoch, message: Message::WantStable };
+    ring.handle(leader, Event::Message(asks));
+    assert_eq!(ring.queue.drain(..).find_map(sync_of), Some((upto, Vec::new())));
+}
+
 /// Half of an exchange of names would remain until a client frees space. Ops that have not begun take no room from ops
 /// that have.
 #[test]

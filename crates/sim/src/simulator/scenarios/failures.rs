@@ -1,0 +1,72 @@
+//! Finished ops leave nothing behind, and failed replicas serve again.
+
+use super::ops::*;
+use super::stage::Stage;
+use hekate_proto::*;
+use hekate_replica::Message;
+
+/// A partition goes on without a member whose disk failed, and with it once it is back, without a restart of any other
+/// server.
+#[test]
+fn a_partition_that_failed_with_a_members_disk_serves_again_when_that_one_is_back() {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let ann = stage.client();
+    stage.fail_sync(1);
+    let made = stage.ask_durably(ann, file(ROOT, "f"));
+    stage.until("a brick that has stopped", |stage| stage.has_stopped(1));
+    stage.pass(1_000_000);
+    assert!(stage.is_answered(made), "the other member goes on");
+    stage.restart(&[1]);
+    stage.until_all_are_members(0);
+    stage.does_durably(ann, file(ROOT, "g"));
+    stage.whole_and_judged();
+}
+
+/// A brick that has stopped cannot read its directory. The answer is an error, never "not found".
+#[test]
+fn a_directory_on_a_failed_disk_is_not_listed_as_missing() {
+    let mut stage = Stage::new(&[&[0], &[0]]);
+    let (ann, bob) = (stage.client(), stage.client());
+    let dir = inode_in(stage.does_durably(ann, directory(ROOT, "d", 1, 2)));
+    stage.fail_sync(0);
+    stage.ask_durably(ann, file(ROOT, "f"));
+    stage.until("a brick that has stopped", |stage| stage.has_stopped(0));
+    let listed = stage.ask(bob, list(dir));
+    let answer = stage.answer(listed);
+    assert!(matches!(answer, Err(Error::Poisoned { .. })), "{answer:?}");
+    stage.restart(&[0]);
+    stage.does(bob, list(dir));
+    stage.whole_and_judged();
+}
+
+/// The driver sends "op is over" once to each partition that executed legs. If that message is lost, the marks of the
+/// legs must still be removed.
+#[test]
+fn the_marks_of_an_op_go_though_the_word_that_it_is_over_is_lost() {
+    let mut stage = Stage::new(&[&[0], &[1]]);
+    let ann = stage.client();
+    stage.lose(|sent| matches!(sent.message, Message::Forget { .. }));
+    stage.does(ann, directory(ROOT, "d", 1, 2));
+    stage.pass(50_000);
+    assert_eq!(stage.marks(1), 1);
+    stage.release();
+    stage.until("a partition without marks", |stage| stage.marks(1) == 0);
+    stage.whole_and_judged();
+}
+
+/// An opening is counted only after the check that the brick is not an older copy. Otherwise failed openings, or starts
+/// after a refusal, would raise an older copy's count to the one that the cluster knows.
+#[test]
+fn an_older_copy_is_refused_though_its_openings_fail() {
+    for syncs in 0..8 {
+        let mut stage = Stage::new(&[&[0]]);
+        let ann = stage.client();
+        stage.does_durably(ann, file(ROOT, "f"));
+        stage.copy_disk(0);
+        stage.restart(&[0]);
+        stage.does_durably(ann, file(ROOT, "g"));
+        stage.put_copy_back(0);
+        stage.fail_sync_after(0, syncs);
+        stage.whole_and_judged();
+    }
+}

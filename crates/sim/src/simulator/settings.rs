@@ -1,0 +1,148 @@
+//! The settings of a run, all of which follow from its seed and its kind.
+
+mod narrow;
+pub mod workload;
+
+use crate::simulator::settings::workload::{FaultSettings, Micros, Workload};
+use hekate_brick::storage::Random;
+
+/// Factor by which faults come less often than a workload says: leases last 3 s.
+const SLOWER: Micros = 20;
+/// Shortest and longest mean time between two faults of narrow runs.
+const EVERY: std::ops::RangeInclusive<Micros> = 500_000..=4_000_000;
+
+/// The settings of a run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub seed: u64,
+    pub servers: u32,
+    pub copies: u32,
+    pub clients: u32,
+    pub calls_per_client: u32,
+    /// Calls that a client makes at a time.
+    pub calls_at_once: usize,
+    /// Machines, bricks, partitions, what clients call, and the rates of clocks.
+    pub workload: Workload,
+    /// Calls about locks, in percent.
+    pub locks: u64,
+    /// Longest pause of a client between two calls.
+    pub think_max: Micros,
+    /// Longest delay of a message, and of an answer of the coordinator.
+    pub delay_max: Micros,
+    /// Longest delay of one in five requests of a fast write.
+    pub late_max: Micros,
+    /// Longest time until a client notices that its connection was cut.
+    pub notice_max: Micros,
+    /// Packets between servers that are lost, and doubled, and that take 20 times as long, of 1,000.
+    pub lost: u64,
+    pub doubled: u64,
+    pub slow: u64,
+    /// Calls of the coordinator whose answer is lost, of 1,000.
+    pub lost_answers: u64,
+    pub faults: FaultSettings,
+    /// Weight of the fault that a server is stopped as an operator stops it.
+    pub stop: u64,
+}
+
+/// The kinds of runs: everything, and those that leave most things out (`settings/narrow.rs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Wide,
+    Narrow,
+    Names,
+    Rivals,
+    Late,
+    Legs,
+    Splits,
+    Journals,
+    Locks,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 9] = [
+        Kind::Wide,
+        Kind::Narrow,
+        Kind::Names,
+        Kind::Rivals,
+        Kind::Late,
+        Kind::Legs,
+        Kind::Splits,
+        Kind::Journals,
+        Kind::Locks,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Wide => "wide",
+            Kind::Narrow => "narrow",
+            Kind::Names => "names",
+            Kind::Rivals => "rivals",
+            Kind::Late => "late",
+            Kind::Legs => "legs",
+            Kind::Splits => "splits",
+            Kind::Journals => "journals",
+            Kind::Locks => "locks",
+        }
+    }
+
+    fn workload(self, seed: u64) -> Workload {
+        match self {
+            Kind::Wide => Workload::of(seed),
+            Kind::Narrow => Workload::narrow(seed),
+            Kind::Names => Workload::narrow_names(seed),
+            Kind::Rivals | Kind::Locks => Workload::narrow_rivals(seed),
+            Kind::Late => Workload::narrow_late(seed),
+            Kind::Legs => Workload::narrow_legs(seed),
+            Kind::Splits => Workload::narrow_splits(seed),
+            Kind::Journals => Workload::narrow_journals(seed),
+        }
+    }
+}
+
+fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
+    from[random.below(from.len() as u64) as usize]
+}
+
+impl Settings {
+    /// The settings of a seed.
+    pub fn of(kind: Kind, seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4057_ed00);
+        let workload = kind.workload(seed);
+        let every = if workload.faults.every == 0 { 0 } else { pick(random, &[800_000, 2_000_000, 4_000_000]) };
+        let delay_max = pick(random, &[200, 2_000, 20_000]);
+        let wide = Self {
+            seed,
+            servers: workload.servers,
+            copies: workload.copies,
+            clients: workload.clients,
+            calls_per_client: workload.calls_per_client,
+            calls_at_once: pick(random, &[1, 1, 2, 4]),
+            locks: pick(random, &[0, 0, 10]),
+            think_max: pick(random, &[20_000, 200_000, 500_000]),
+            delay_max,
+            late_max: pick(random, &[SLOWER * delay_max, 100_000, 2_000_000]),
+            notice_max: pick(random, &[30_000, 300_000, 2_000_000]),
+            lost: pick(random, &[0, 0, 10]),
+            doubled: pick(random, &[0, 10]),
+            slow: pick(random, &[0, 10, 50]),
+            lost_answers: pick(random, &[0, 5, 30]),
+            faults: FaultSettings { every, ..workload.faults },
+            stop: pick(random, &[0, 0, 2]),
+            workload,
+        };
+        wide.of_kind(kind, random)
+    }
+
+    /// Narrow runs have few clients that think for a short time, and faults as often as their workload says.
+    fn of_kind(self, kind: Kind, random: &mut Random) -> Self {
+        let every = (self.workload.faults.every * SLOWER).clamp(*EVERY.start(), *EVERY.end());
+        let think_max = pick(random, &[20_000, 100_000, 200_000]);
+        let narrow = |of: Self| Self { think_max, faults: FaultSettings { every, ..of.faults }, ..of };
+        match kind {
+            Kind::Wide => self,
+            Kind::Narrow | Kind::Names | Kind::Legs | Kind::Journals | Kind::Rivals => narrow(self),
+            Kind::Late | Kind::Splits => Self { calls_at_once: 1, ..narrow(self) },
+            Kind::Locks => Self { locks: pick(random, &[50, 80]), ..narrow(self) },
+        }
+    }
+}
