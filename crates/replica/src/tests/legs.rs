@@ -258,49 +258,6 @@ fn what_is_renamed_or_linked_over_partitions_has_changed() {
     ring.check();
 }
 
-fn rename((dir, from): (InodeId, &[u8]), (to_dir, to): (InodeId, &[u8])) -> Op {
-    let (name, to_name, mode) = (name(from), name(to), RenameMode::Replace);
-    Op::Name { op: NameOp::Rename { dir, name, to_dir, to_name, mode, open_here: None } }
-}
-
-/// Each of two renames holds the name that the other one waits for. All leaders tick at the same time: if both renames
-/// began again with the same tick, they would meet for ever.
-#[test]
-fn renames_that_hold_what_the_other_wants_both_end() {
-    let mut ring = open(&storages());
-    let mut dirs = Vec::new();
-    for (text, partition) in [(b"c", 1), (b"d", COUNT - 1)] {
-        let position = PartitionNumber(partition).first_position(COUNT);
-        let made = ring.execute(make_directory(ROOT, text, u64::from(position.0) << 32));
-        let Ok(Reply::Node { attr: Attr { id: dir, .. }, .. }) = made else { panic!("{made:?}") };
-        let (name, node, mode) = (name(b"f"), NewNode::File, 0o644);
-        let file = NameOp::Create { dir, name, node, mode, uid: 1, gid: 1, umask: 0, exclusive: true, seed: 7 };
-        ring.name_op(file).unwrap();
-        dirs.push(dir);
-    }
-    ring.rest();
-    let [one, other] = dirs[..] else { panic!("{dirs:?}") };
-    let renames = [rename((one, b"f"), (other, b"f")), rename((other, b"f"), (one, b"f"))];
-    let tokens = [Token(1), Token(2)];
-    for (token, op) in tokens.into_iter().zip(renames) {
-        let (at, ask) = (ring.place(&op), Ask { op_id: OpId(token.0), ..ring.ask() });
-        ring.handle(at, Event::Request { token, ask, op });
-    }
-    ring.deliver();
-    let addresses: Vec<Address> = ring.partitions.keys().copied().collect();
-    for _ in 0..1000 {
-        ring.clock += 10_000_000;
-        addresses.iter().for_each(|address| ring.handle(*address, Event::Tick));
-        ring.deliver();
-    }
-    let ended = tokens.map(|token| ring.answers.get(&token));
-    assert!(ended.iter().all(Option::is_some), "{ended:?}");
-    assert!(ended.iter().flatten().any(|answer| answer.is_ok()), "one of them finds its file: {ended:?}");
-    assert!(ring.branches.contains("an op is undone and begins again"), "they met: {:?}", ring.branches);
-    ring.rest();
-    ring.check();
-}
-
 /// A link delivers late what it could not deliver while the leader of the leg's partition changed and changed back.
 #[test]
 fn a_copy_of_a_leg_that_arrives_in_a_later_view_is_not_taken_again() {
