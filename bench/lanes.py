@@ -149,6 +149,8 @@ class Cluster:
         token = self.at("hl1", "token", "create").strip()
         self.at("hl2", "join", token, "--brick", f"{BASE}/b2", "--journal", "256")
         self.at("hl2", "serve", "--detach", "--listen", f"{NODES['hl2']}:7100")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{BASE}/bench.hekate")
         self.at("hl1", "client", "create", "bench", "--admin", "-o", f"{BASE}/bench.hekate")
         return self
 

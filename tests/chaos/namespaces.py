@@ -1,7 +1,6 @@
 """Network namespaces whose processes reach each other by addresses of 127.0.0.0/8.
 
-Connections of Hekate are loopback or unix until they are encrypted, so the addresses between namespaces are of that range,
-routed (route_localnet). Neighbours are told by hand: nothing is broadcast. Needs root.
+Addresses of that range, routed between the namespaces (route_localnet), are nobody else's on a machine that runs this. Neighbours are told by hand: nothing is broadcast. Needs root.
 """
 
 import subprocess
