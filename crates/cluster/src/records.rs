@@ -311,7 +311,7 @@ pub struct SessionInfo {
     pub server: ServerId,
 }
 
-/// Who opened a session, and alone may use it.
+/// The owner of a session: the server refuses its use by connections of any other peer.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "kebab-case")]
 pub enum SessionOwner {

@@ -1,4 +1,4 @@
-//! Who may connect: invitations of servers, clients and their credentials, the cluster's authority.
+//! Requests about access over TCP: tokens of new servers, clients and their credentials, the cluster's authority, networks.
 
 use crate::status::NetworkTraffic;
 use crate::{ControlCall, ControlRequest, calls};

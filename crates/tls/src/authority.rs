@@ -153,7 +153,7 @@ impl Authority {
         Ok((pem_of(certificate.der()) + &self.certificate, serial))
     }
 
-    /// What is left of the issuing certificate's lifetime: no certificate outlives it.
+    /// Remaining lifetime of the issuing certificate, which is the maximum for a certificate that it signs.
     fn left(&self, now: SystemTime) -> Result<Duration> {
         let ended = "the issuing certificate of the cluster has expired; `hekate ca rotate start` makes another one";
         self.info()?.not_after.duration_since(now).map_err(|_| Error::Denied { what: ended.into() })

@@ -1,4 +1,4 @@
-//! What is read from a certificate, and PEM (RFC 7468).
+//! Parsing of certificates (X.509, RFC 5280) and PEM (RFC 7468).
 
 use crate::identity::Identity;
 use base64::Engine;

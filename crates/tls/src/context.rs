@@ -52,8 +52,7 @@ impl Context {
     /// # Errors
     /// `Bug` if the library refuses its own settings.
     pub fn joining(fingerprint: &str) -> Result<Self> {
-        let verifier = JoiningVerifier { fingerprint: fingerprint.to_lowercase(), algorithms: algorithms() };
-        let client = client_settings()?.with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth();
+        let client = client_settings(Trust::Fingerprint(fingerprint.to_lowercase()))?.with_no_client_auth();
         Ok(Self { current: RwLock::new(Current { server: None, client: settled(client), credential: None }) })
     }
 
@@ -103,9 +102,9 @@ impl Current {
             store.add(root.clone()).map_err(|e| Error::invalid(format!("a root of the cluster: {e}")))?;
         }
         let (store, cluster) = (Arc::new(store), identity.cluster.clone());
-        let verifier = ServerVerifier { roots: store.clone(), cluster: cluster.clone(), algorithms: algorithms() };
         let wrong = |e: rustls::Error| Error::invalid(format!("a credential cannot be used: {e}"));
-        let client = client_settings()?.with_custom_certificate_verifier(Arc::new(verifier));
+        let trust = Trust::Roots { store: store.clone(), cluster: cluster.clone() };
+        let client = client_settings(trust)?;
         let client = client.with_client_auth_cert(own.clone(), credential.private_key()?).map_err(wrong)?;
         let server = match identity.holder {
             Holder::Server(_) => {
@@ -135,20 +134,12 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
     provider().signature_verification_algorithms
 }
 
-type ClientSettings = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
-
-/// The first steps of a client's settings, up to the verifier.
-struct ClientSteps(rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>);
-
-impl ClientSteps {
-    fn with_custom_certificate_verifier(self, verifier: Arc<dyn ServerCertVerifier>) -> ClientSettings {
-        self.0.dangerous().with_custom_certificate_verifier(verifier)
-    }
-}
-
-fn client_settings() -> Result<ClientSteps> {
+/// The settings of a client that checks servers by this verifier.
+fn client_settings(trust: Trust) -> Result<rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>> {
     let settings = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
-    settings.map(ClientSteps).map_err(|e| Error::bug(format!("TLS 1.3: {e}")))
+    let settings = settings.map_err(|e| Error::bug(format!("TLS 1.3: {e}")))?;
+    let verifier = ServerVerifier { trust, algorithms: algorithms() };
+    Ok(settings.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
 /// Without resumption: no session tickets are sent, so none can be used.
@@ -158,7 +149,7 @@ fn settled(mut settings: ClientConfig) -> Arc<ClientConfig> {
     Arc::new(settings)
 }
 
-/// What is wrong with a certificate, beside what the library finds.
+/// Reasons to refuse a certificate that the TLS library accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// It is of another cluster.
@@ -252,15 +243,24 @@ fn holder_of(certificate: &CertificateDer<'_>, cluster: &str) -> std::result::Re
 
 type Verified<T> = std::result::Result<T, rustls::Error>;
 
-/// How the holder of a credential checks a server.
+/// What a client trusts a server by.
+#[derive(Debug)]
+enum Trust {
+    /// The roots of its own cluster.
+    Roots { store: Arc<RootCertStore>, cluster: String },
+    /// The SHA-256 of the root that the server shows: a server that joins knows no root yet.
+    Fingerprint(String),
+}
+
+/// How a client checks a server.
 #[derive(Debug)]
 struct ServerVerifier {
-    roots: Arc<RootCertStore>,
-    cluster: String,
+    trust: Trust,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerCertVerifier for ServerVerifier {
+    /// The library requires the extended key usage of a server.
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -269,68 +269,25 @@ impl ServerCertVerifier for ServerVerifier {
         _: &[u8],
         now: UnixTime,
     ) -> Verified<ServerCertVerified> {
-        verify_server(shown, intermediates, &self.roots, now, &self.algorithms)?;
-        match holder_of(shown, &self.cluster)?.holder {
-            Holder::Server(_) => Ok(ServerCertVerified::assertion()),
-            Holder::Client(_) => Err(Refusal::NotAServer.into()),
+        let parsed = ParsedCertificate::try_from(shown)?;
+        let below = |roots: &RootCertStore| {
+            verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, self.algorithms.all)
+        };
+        match &self.trust {
+            Trust::Roots { store, cluster } => {
+                below(store)?;
+                match holder_of(shown, cluster)?.holder {
+                    Holder::Server(_) => {}
+                    Holder::Client(_) => return Err(Refusal::NotAServer.into()),
+                }
+            }
+            Trust::Fingerprint(fingerprint) => {
+                let root = intermediates.iter().find(|shown| Context::fingerprint(shown) == *fingerprint);
+                let mut store = RootCertStore::empty();
+                store.add(root.ok_or(Refusal::OtherRoot)?.clone().into_owned())?;
+                below(&store)?;
+            }
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Verified<HandshakeSignatureValid> {
-        Err(rustls::PeerIncompatible::Tls12NotOffered.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Verified<HandshakeSignatureValid> {
-        verify_tls13_signature(message, shown, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// Checks that a server's chain ends at one of these roots. An extended key usage of servers is required.
-fn verify_server(
-    shown: &CertificateDer<'_>,
-    intermediates: &[CertificateDer<'_>],
-    roots: &RootCertStore,
-    now: UnixTime,
-    algorithms: &WebPkiSupportedAlgorithms,
-) -> Verified<()> {
-    let parsed = ParsedCertificate::try_from(shown)?;
-    verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms.all)
-}
-
-/// How a server that joins checks a server of the cluster: by the fingerprint of the root that it shows.
-#[derive(Debug)]
-struct JoiningVerifier {
-    fingerprint: String,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerCertVerifier for JoiningVerifier {
-    fn verify_server_cert(
-        &self,
-        shown: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        now: UnixTime,
-    ) -> Verified<ServerCertVerified> {
-        let root = intermediates.iter().find(|shown| Context::fingerprint(shown) == self.fingerprint);
-        let mut store = RootCertStore::empty();
-        store.add(root.ok_or(Refusal::OtherRoot)?.clone().into_owned())?;
-        verify_server(shown, intermediates, &store, now, &self.algorithms)?;
         Ok(ServerCertVerified::assertion())
     }
 

@@ -1,4 +1,4 @@
-//! Who is at the other end of a TCP connection: certificates, the authority that signs them, and TLS 1.3.
+//! TLS 1.3 with certificates on both ends: identities, the authority that signs them, credentials, sessions.
 //!
 //! Every TCP connection is mutual TLS 1.3 (RFC 8446). A certificate names its holder by a URI ([`Identity`]); both ends
 //! check that the other's chain ends at a root of their cluster, and that it names a holder of their cluster. What a

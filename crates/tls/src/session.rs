@@ -180,7 +180,7 @@ impl Session {
         let records = plain.len().div_ceil(RECORD_BYTES) + 1;
         let (begin, room) = (out.len(), plain.len() + records * RECORD_OVERHEAD);
         loop {
-            let step = match connection {
+            let step = match &mut *connection {
                 Connection::Client(client) => encrypt_once(client.process_tls_records(&mut []), plain, out, room),
                 Connection::Server(server) => encrypt_once(server.process_tls_records(&mut []), plain, out, room),
             };
@@ -189,6 +189,7 @@ impl Session {
                 Ok(false) => {}
                 Err(error) => {
                     out.truncate(begin);
+                    *guard = None;
                     return Err(error);
                 }
             }

@@ -91,6 +91,8 @@ pub(crate) struct Channel {
     pub(crate) stream: Stream,
     /// Received bytes of TLS records that are not whole.
     inbox: Inbox,
+    /// `inbox` holds what came behind the handshake, whose records may be whole.
+    is_fresh: bool,
     received: BytesMut,
     out: Vec<u8>,
     /// `out` as TLS records.
@@ -104,6 +106,7 @@ impl Channel {
     /// A channel over a stream, of which `inbox` has been received already.
     pub(crate) fn new(stream: Stream, inbox: Inbox) -> Self {
         Self {
+            is_fresh: !inbox.is_empty(),
             stream,
             inbox,
             received: BytesMut::new(),
@@ -233,8 +236,7 @@ impl Channel {
 
     /// Receives until `count` bytes are buffered.
     fn fill(&mut self, count: usize, keep_waiting: &dyn Fn() -> bool) -> std::io::Result<()> {
-        // The bytes that came with the handshake's last record.
-        if !self.inbox.is_empty() {
+        if std::mem::take(&mut self.is_fresh) {
             self.decrypt()?;
         }
         while self.received.len() < count {

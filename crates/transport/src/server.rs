@@ -203,7 +203,7 @@ impl Server {
         move || shared.networks.traffic()
     }
 
-    /// Ends the connections of these peers, and those whose handshake is not over. Returns their number.
+    /// Ends the connections of these peers. Returns their number.
     pub fn end_connections(&self, is_over: &dyn Fn(&Peer) -> bool) -> usize {
         let all = self.shared.connections.lock();
         let over = all.values().filter(|connected| connected.peer.as_ref().is_some_and(is_over));

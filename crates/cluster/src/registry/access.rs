@@ -1,4 +1,4 @@
-//! Who may connect over TCP: the cluster's authority, invitations of servers, and clients.
+//! Records of access over TCP: the cluster's authority, tokens of new servers, clients, the network of servers.
 
 use super::{Attempts, Registry, parse, text};
 use hekate_proto::{Error, Result};

@@ -113,6 +113,26 @@ fn both_ends_know_each_other_and_carry_bytes_of_any_length() {
     assert!(refused.to_string().contains("TLS fails"), "{refused}");
 }
 
+/// One thread sends while another has received a part of a record.
+#[test]
+fn an_end_sends_while_it_has_a_part_of_a_record() {
+    let cluster = Cluster::new("c1");
+    let (client, server) = both(context(cluster.client()), context(cluster.server()));
+    let ((client, mut from_server), (server, mut from_client)) = (client.unwrap(), server.unwrap());
+    for cut in [1, 4, 5, 6, 100] {
+        let (mut asked, mut told, mut sent, mut got) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        client.encrypt(&[7; 200], &mut asked).unwrap();
+        from_client.buffer().extend_from_slice(&asked[..cut]);
+        assert!(server.decrypt(&mut from_client, &mut |bytes| got.extend_from_slice(bytes)).unwrap() && got.is_empty());
+        server.encrypt(b"meanwhile", &mut sent).unwrap();
+        from_client.buffer().extend_from_slice(&asked[cut..]);
+        assert!(server.decrypt(&mut from_client, &mut |bytes| got.extend_from_slice(bytes)).unwrap());
+        from_server.buffer().extend_from_slice(&sent);
+        assert!(client.decrypt(&mut from_server, &mut |bytes| told.extend_from_slice(bytes)).unwrap());
+        assert!(got == [7; 200] && told == b"meanwhile", "cut at {cut}");
+    }
+}
+
 #[test]
 fn each_end_refuses_what_is_not_of_its_cluster_and_says_why() {
     let (ours, others, now) = (Cluster::new("c1"), Cluster::new("c2"), SystemTime::now());

@@ -39,7 +39,7 @@ fn a_directory_on_other_bricks_is_not_shown_before_its_name_is_on_stable_storage
     assert!(!was_shown);
 }
 
-/// The same holds for the next leader, which has the name in memory only.
+/// A leader that takes over while a name is in its memory only does not show the name before it is stable.
 #[test]
 fn a_leader_that_begins_shows_nothing_that_a_power_cut_could_take() {
     let mut stage = Stage::new(&[&[0, 1], &[2, 3]]);
