@@ -47,6 +47,39 @@ def refuses(store, address, credential, *words, exits=(DENIED,)):
     return store.refuses("status", server=address, credential=credential, words=words, exits=exits)
 
 
+def test_addresses_of_a_network_are_tried_in_order(store):
+    """The first is nobody's, the second one of IPv6: for a client, and for another server."""
+    port, dead = free_port(), f"127.0.0.1:{free_port()}"
+    store.init()
+    store.serve("--listen", f"[::1]:{port}", "--advertise", dead, "--advertise", f"[::1]:{port}")
+    web = store.client("web", "--volume", "v")
+    equal(parts_of(web)["servers"], [dead, f"[::1]:{port}"], "addresses of the credential")
+    store.join("s2")
+    store.serve_other("s2", "--listen", f"127.0.0.1:{free_port()}")
+    wait_until(lambda: [row["state"] for row in store.status()["servers"]] == ["online"] * 2, "both servers answer each other")
+    store.cli("volume", "create", "w", "--copies", "2", "--domain", "server")
+    both = store.client("both", "--volume", "w")
+    mnt = store.mount(volume="w", credential=both)
+    for number in range(20):
+        write(f"{mnt}/{number}", b"x")
+    equal(sorted(map(int, os.listdir(mnt))), list(range(20)), "names, of partitions that either server leads")
+
+
+@pytest.mark.no_fuse
+def test_lifetimes_are_settings(store):
+    up(store)
+    told = store.cli("ca", "set", "--servers", "30d", "--clients", "10d").out
+    assert "30 days for servers, 10 for clients" in told, told
+    store.client("web", "--volume", "v")
+    left = store.cli("--json", "client", "show", "web").json()["expires"] - time.time()
+    assert 9.9 * DAY_S < left < 10.1 * DAY_S, f"{left} s"
+    for wrong, words in [(["--servers", "0d"], ["expires at once"]), (["--clients", "9999d"], ["1 to 1825"]), ([], ["--servers"])]:
+        store.refuses("ca", "set", *wrong, words=words, exits=[USAGE])
+    # What expires within 14 days is shown.
+    assert "certificate of client web expires" in store.cli("status").out
+    assert 'hekate_certificate_expires_seconds{holder="client web"}' in store.cli("metrics").out
+
+
 @pytest.mark.no_fuse
 def test_certificates_of_clients_that_are_refused(store):
     address = up(store)

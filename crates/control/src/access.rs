@@ -14,6 +14,7 @@ calls! { ControlRequest, ControlCall:
     ClientList => Vec<ClientStatus>,
     CaShow => AuthorityStatus,
     CaRotate => CaRotated,
+    CaSet => AuthorityStatus,
     NetworkList => Vec<NetworkStatus>,
     NetworkSet => Vec<NetworkStatus>,
 }
@@ -208,6 +209,17 @@ pub struct AuthorityStatus {
     pub next_step: String,
     /// Clients whose certificates do not know the newest root yet.
     pub behind: Vec<String>,
+}
+
+/// Sets the lifetimes of certificates that are issued from now on.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct CaSet {
+    /// Days of a server's. None: as it is.
+    #[serde(default)]
+    pub server_days: Option<u32>,
+    /// Days of a client's. None: as it is.
+    #[serde(default)]
+    pub client_days: Option<u32>,
 }
 
 /// A certificate.

@@ -20,7 +20,7 @@ pub mod status;
 pub mod volume;
 
 pub use access::{
-    CaRotate, CaShow, ClientCreate, ClientList, ClientRenew, ClientRevoke, Enroll, NetworkList, NetworkSet,
+    CaRotate, CaSet, CaShow, ClientCreate, ClientList, ClientRenew, ClientRevoke, Enroll, NetworkList, NetworkSet,
     RotationStep, TokenCreate,
 };
 pub use hekate_proto::map::Domain;

@@ -76,6 +76,8 @@ pub enum ControlRequest {
     CaShow(CaShow),
     /// See [`CaRotate`].
     CaRotate(CaRotate),
+    /// See [`CaSet`].
+    CaSet(CaSet),
     /// See [`NetworkList`].
     NetworkList(NetworkList),
     /// See [`NetworkSet`].

@@ -118,7 +118,8 @@ fn act(node: &Node, peer: &Peer, request: ControlRequest) -> Result<Value> {
         | ControlRequest::ClientRevoke(_)
         | ControlRequest::ClientList(_)
         | ControlRequest::CaShow(_)
-        | ControlRequest::CaRotate(_) => {
+        | ControlRequest::CaRotate(_)
+        | ControlRequest::CaSet(_) => {
             let changes = !matches!(request, ControlRequest::ClientList(_) | ControlRequest::CaShow(_));
             let reply = access::act(&access::desk(node)?, peer, request, true);
             if changes {

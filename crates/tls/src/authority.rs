@@ -14,8 +14,6 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
-
 /// Lifetimes of new certificates, in days.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Lifetimes {
@@ -202,14 +200,4 @@ fn first_certificate(pem: &str) -> Result<CertificateDer<'static>> {
 
 fn failed(error: rcgen::Error) -> Error {
     Error::invalid(format!("a certificate cannot be made: {error}"))
-}
-
-impl Lifetimes {
-    /// Lifetime of the certificate of a holder.
-    pub fn of(&self, holder: &Holder) -> Duration {
-        match holder {
-            Holder::Server(_) => DAY * self.server,
-            Holder::Client(_) => DAY * self.client,
-        }
-    }
 }

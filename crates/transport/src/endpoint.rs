@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub enum Endpoint {
     /// A unix socket. The kernel reports the user at the other end.
     Unix(PathBuf),
-    /// `HOST:PORT` for TLS, and the context of the handshake.
+    /// `HOST:PORT` for TLS, or several separated by commas, which are tried in order; and the context of the handshake.
     Tcp(String, Arc<Context>),
 }
 
@@ -39,6 +39,21 @@ impl Endpoint {
         check_address(address)?;
         let missing = || Error::invalid(format!("{text} needs a credential; `hekate client create` makes one"));
         Ok(Endpoint::Tcp(address.into(), context.ok_or_else(missing)?.clone()))
+    }
+
+    /// One endpoint of the first of these and, if that is TCP, of all others over TCP, which are tried in order.
+    pub fn any_of(endpoints: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut endpoints = endpoints.into_iter();
+        let (mut addresses, context) = match endpoints.next()? {
+            Endpoint::Tcp(address, context) => (address, context),
+            unix => return Some(unix),
+        };
+        for endpoint in endpoints {
+            if let Endpoint::Tcp(address, _) = endpoint {
+                addresses = format!("{addresses},{address}");
+            }
+        }
+        Some(Endpoint::Tcp(addresses, context))
     }
 
     pub(crate) fn context(&self) -> Option<&Arc<Context>> {
@@ -87,6 +102,10 @@ mod tests {
             let refused = Endpoint::parse(text, Some(&context)).unwrap_err();
             assert!(refused.to_string().contains(words), "{refused}");
         }
+        let parsed = ["tcp:a:1", "unix:/x", "tcp:b:2"].map(|text| Endpoint::parse(text, Some(&context)).unwrap());
+        assert_eq!(Endpoint::any_of(parsed.clone()).unwrap().to_string(), "tcp:a:1,b:2");
+        assert_eq!(Endpoint::any_of(parsed.into_iter().skip(1)).unwrap().to_string(), "unix:/x");
+        assert!(Endpoint::any_of([]).is_none());
         let refused = Endpoint::parse("tcp:127.0.0.1:4000", None).unwrap_err();
         assert!(refused.to_string().contains("needs a credential"), "{refused}");
     }

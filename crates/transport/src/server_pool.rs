@@ -84,11 +84,11 @@ impl ServerPool {
         all.retain(|server, _| *server == self.first || is_listed(*server));
         for address in &map.servers {
             let known = all.get(&address.server).map(|remote| remote.endpoint().to_string());
-            let stays = |known: &String| address.server == map.server || address.endpoints.contains(known);
-            if known.as_ref().is_some_and(stays) {
+            if known.is_some() && address.server == map.server {
                 continue;
             }
-            if let Some(endpoint) = address.endpoints.iter().find_map(|text| self.usable(text)) {
+            let usable = Endpoint::any_of(address.endpoints.iter().filter_map(|text| self.usable(text)));
+            if let Some(endpoint) = usable.filter(|endpoint| known != Some(endpoint.to_string())) {
                 all.insert(address.server, Arc::new(Remote::new(endpoint, &self.volume, self.session)));
             }
         }

@@ -148,16 +148,25 @@ fn connect_unix(path: &Path) -> io::Result<Stream> {
     Ok(Stream::plain(socket))
 }
 
-/// Tries each address of the host in order.
-fn connect_tcp(address: &str, limit: Duration) -> io::Result<TcpStream> {
+/// Tries each of the addresses, and each that the name of a host has, in order.
+fn connect_tcp(addresses: &str, limit: Duration) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, limit) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
+    for address in addresses.split(',') {
+        let found = match address.to_socket_addrs() {
+            Ok(found) => found,
+            Err(error) => {
+                failed = error;
+                continue;
             }
-            Err(error) => failed = error,
+        };
+        for address in found {
+            match TcpStream::connect_timeout(&address, limit) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Err(error) => failed = error,
+            }
         }
     }
     Err(failed)

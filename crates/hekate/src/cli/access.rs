@@ -9,6 +9,11 @@ fn life(text: &str) -> Result<Duration, String> {
     if life.is_zero() { Err("a time of 0 s expires at once".into()) } else { Ok(life) }
 }
 
+fn days(text: &str) -> Result<u32, String> {
+    let days = life(text)?.as_secs() / 86_400;
+    u32::try_from(days).ok().filter(|days| *days > 0).ok_or_else(|| "say whole days, as 90d".into())
+}
+
 /// Invitations of servers.
 #[derive(Subcommand, Debug)]
 pub enum Token {
@@ -123,6 +128,16 @@ pub enum Ca {
     /// Its certificates, and when they expire.
     #[command(after_help = "Example: hekate ca show")]
     Show,
+    /// Set how long new certificates live. Those that were issued stay as they are.
+    #[command(after_help = "Example: hekate ca set --servers 30d --clients 180d")]
+    Set {
+        /// Of servers: 1d to 1825d.
+        #[arg(long, value_name = "TIME", value_parser = days, required_unless_present = "clients")]
+        servers: Option<u32>,
+        /// Of clients, unless `client create --expires` says otherwise: 1d to 1825d.
+        #[arg(long, value_name = "TIME", value_parser = days)]
+        clients: Option<u32>,
+    },
     /// Replace the root in steps, while everything runs.
     #[command(subcommand)]
     Rotate(Rotate),

@@ -6,6 +6,7 @@ use crate::commands::control::ask;
 use crate::failure::Failure;
 use crate::output;
 use hekate_control as calls;
+use hekate_control::access::AuthorityStatus;
 use hekate_server::write_private;
 use std::path::{Path, PathBuf};
 
@@ -20,15 +21,17 @@ pub fn create_token(cli: &Cli, options: &TokenCreate) -> Result<(), Failure> {
 
 pub fn ca(cli: &Cli, command: &Ca) -> Result<(), Failure> {
     match command {
-        Ca::Show => show(cli),
+        Ca::Show => print(cli, &ask(cli, calls::CaShow {})?),
+        Ca::Set { servers, clients } => {
+            print(cli, &ask(cli, calls::CaSet { server_days: *servers, client_days: *clients })?)
+        }
         Ca::Rotate(step) => rotate(cli, step),
     }
 }
 
-fn show(cli: &Cli) -> Result<(), Failure> {
-    let status = ask(cli, calls::CaShow {})?;
+fn print(cli: &Cli, status: &AuthorityStatus) -> Result<(), Failure> {
     if cli.json {
-        output::json(&status);
+        output::json(status);
         return Ok(());
     }
     for root in &status.roots {

@@ -97,7 +97,7 @@ impl Place {
                 let registry = Registry::new(Arc::new(EmbeddedCoordinator::create(&paths.coordinator())?));
                 keep_root(&paths.state, &authority::create(&registry, seal, cluster)?)?;
                 let holder = Holder::Server(FIRST_SERVER);
-                let credential = authority::server_credential(&registry, seal, cluster, &holder)?;
+                let credential = authority::read(&registry, seal)?.server_credential(&holder)?;
                 Keys::write(&paths.state, &credential, seal)?;
                 Ok(registry)
             }

@@ -89,7 +89,7 @@ impl Desk<'_> {
             self.registry.take_token(&call.token, &digest, seconds(time_of_day()))?;
         }
         let server = if has_cluster { self.registry.number_server()? } else { FIRST_SERVER };
-        let issued = authority::issue(self.registry, self.keys.seal(), &Holder::Server(server), &public, None)?;
+        let issued = self.opened()?.issue(&Holder::Server(server), &public, None)?;
         Ok(Enrolled {
             cluster: self.cluster.clone(),
             server,
@@ -100,6 +100,10 @@ impl Desk<'_> {
         })
     }
 
+    fn opened(&self) -> Result<authority::Opened> {
+        authority::read(self.registry, self.keys.seal())
+    }
+
     /// Lifetime of a client's certificate as the cluster has it set, in seconds.
     fn usual_life_s(&self) -> Result<u64> {
         Ok(u64::from(authority::record(self.registry)?.client_days) * 24 * 3600)
@@ -108,7 +112,7 @@ impl Desk<'_> {
     fn issue_client(&self, name: &str, public_key: &str, life_s: Option<u64>) -> Result<(Issued, ClientCertificate)> {
         let public = unhex(public_key).ok_or_else(|| Error::invalid("the public key is not in hex digits"))?;
         let life = life_s.map(Duration::from_secs);
-        let issued = authority::issue(self.registry, self.keys.seal(), &Holder::client(name)?, &public, life)?;
+        let issued = self.opened()?.issue(&Holder::client(name)?, &public, life)?;
         let certificate = ClientCertificate {
             serial: issued.info.serial.clone(),
             expires: seconds(issued.info.not_after),
@@ -208,8 +212,8 @@ impl Desk<'_> {
         let infos = self.registry.servers()?;
         let own = |endpoint: &&String| !self.endpoints.contains(endpoint);
         let at = |info: &hekate_cluster::ServerInfo| {
-            let endpoints = info.networks.iter().filter(|(_, at)| *at == network).map(|(endpoint, _)| endpoint.clone());
-            endpoints.collect::<Vec<_>>()
+            let is_there = |endpoint: &&String| info.networks.get(*endpoint).is_some_and(|at| at == network);
+            info.endpoints.iter().filter(is_there).cloned().collect::<Vec<_>>()
         };
         let mut all: Vec<String> = infos.iter().flat_map(at).collect();
         all.sort_by_key(|endpoint| own(&endpoint));
@@ -235,23 +239,21 @@ impl Desk<'_> {
     ///
     /// Those of the coordinator.
     pub fn authority(&self) -> Result<AuthorityStatus> {
-        let record = authority::record(self.registry)?;
-        let mut roots = Vec::new();
-        for der in pems(&record.roots.concat())? {
-            let info = CertificateInfo::of(&der)?;
-            roots.push(CertificateStatus { fingerprint: Context::fingerprint(&der), expires: seconds(info.not_after) });
-        }
-        let first_of = |chain: &str| -> Result<CertificateStatus> {
-            let Some(der) = pems(chain)?.into_iter().next() else { return Ok(CertificateStatus::default()) };
-            let expires = seconds(CertificateInfo::of(&der)?.not_after);
-            Ok(CertificateStatus { fingerprint: Context::fingerprint(&der), expires })
+        let opened = self.opened()?;
+        let status = |der: &[u8], info: &CertificateInfo| CertificateStatus {
+            fingerprint: Context::fingerprint(der),
+            expires: seconds(info.not_after),
         };
-        let issuing = authority::issuing_chain(self.registry, self.keys.seal())?;
-        let own = self.keys.context().credential().map(|credential| credential.chain.clone()).unwrap_or_default();
+        let mut all: Vec<_> = opened.certificates()?.iter().map(|one| status(&one.der, &one.info)).collect();
+        let issuing = all.remove(0);
+        let own = self.keys.context().credential().map(|credential| pems(&credential.chain)).transpose()?;
+        let own = own.and_then(|chain| chain.into_iter().next());
+        let own = own.map(|der| CertificateInfo::of(&der).map(|info| status(&der, &info))).transpose()?;
+        let record = opened.record;
         Ok(AuthorityStatus {
-            roots,
-            issuing: first_of(&issuing)?,
-            server: first_of(&own)?,
+            roots: all,
+            issuing,
+            server: own.unwrap_or_default(),
             server_days: record.server_days,
             client_days: record.client_days,
             next_step: authority::next_step(&record).into(),
@@ -320,6 +322,10 @@ pub fn act(desk: &Desk<'_>, peer: &Peer, request: ControlRequest, has_cluster: b
         ControlRequest::ClientList(_) => encode::<ClientList>(desk.clients()),
         ControlRequest::CaShow(_) => encode::<CaShow>(desk.authority()),
         ControlRequest::CaRotate(call) => encode::<CaRotate>(desk.rotate(&call)),
+        ControlRequest::CaSet(call) => {
+            authority::set_lifetimes(desk.registry, call.server_days, call.client_days)?;
+            encode::<CaSet>(desk.authority())
+        }
         _ => Err(Error::invalid("this process does not serve this request; ask a server of its cluster")),
     }
 }

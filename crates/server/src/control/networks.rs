@@ -1,17 +1,15 @@
 //! Networks, what they carry, and certificates that expire soon.
 
 use super::servers::Reports;
-use crate::hosting::authority::{self, seconds};
+use crate::hosting::access::EXPIRES_SOON;
+use crate::hosting::authority::seconds;
 use crate::hosting::node::Node;
 use hekate_control::access::{NetworkAddress, NetworkSet, NetworkStatus};
+use hekate_control::peer::ServerReport;
 use hekate_control::status::{ExpiringCertificate, NetworkTraffic};
 use hekate_proto::{Error, Result};
 use hekate_threads::time_of_day;
-use hekate_tls::{CertificateInfo, pems};
 use std::collections::BTreeMap;
-
-/// A certificate that expires within this time is shown and logged, in seconds: 14 days.
-const SOON: u64 = 14 * 24 * 3600;
 
 /// What the networks carry: the sums over all servers that answer.
 pub fn traffic(reports: &Reports) -> Vec<NetworkTraffic> {
@@ -73,33 +71,14 @@ pub fn set(node: &Node, call: &NetworkSet) -> Result<Vec<NetworkStatus>> {
     list(node)
 }
 
-/// Certificates that expire within 14 days.
-///
-/// # Errors
-///
-/// Those of the coordinator.
-pub fn expiring(node: &Node, reports: &Reports) -> Result<Vec<ExpiringCertificate>> {
-    let mut found = Vec::new();
-    let Some(keys) = node.cluster.keys() else { return Ok(found) };
-    let last = seconds(time_of_day()) + SOON;
-    let mut check = |holder: String, expires: u64, fix: &str| {
-        if expires <= last {
-            found.push(ExpiringCertificate { holder, expires, fix: fix.into() });
-        }
+/// Certificates that expire within 14 days: of the servers that answer, of the authority, of clients.
+pub fn expiring(node: &Node, reports: &Reports) -> Vec<ExpiringCertificate> {
+    let of_other = |(name, report): (String, &ServerReport)| {
+        let fix = "its log says why it is not renewed".into();
+        report.certificate_expires.map(|expires| ExpiringCertificate { holder: name, expires, fix })
     };
-    for (name, report) in reports.named() {
-        if let Some(expires) = report.certificate_expires {
-            check(name, expires, "its log says why it is not renewed");
-        }
-    }
-    let registry = node.cluster.registry();
-    check("the issuing key".into(), seconds(authority::issuing(registry, keys.seal())?.not_after), "hekate ca rotate");
-    for root in pems(&authority::record(registry)?.roots.concat())? {
-        check("the root".into(), seconds(CertificateInfo::of(&root)?.not_after), "hekate ca rotate");
-    }
-    for client in registry.clients()?.into_iter().filter(|client| !client.revoked) {
-        let expires = client.certificates.last().map(|newest| newest.expires).unwrap_or_default();
-        check(format!("client {}", client.name), expires, "hekate client renew");
-    }
-    Ok(found)
+    let own = node.cluster.expiries();
+    let others = reports.named().filter_map(of_other).filter(|other| own.iter().all(|own| own.holder != other.holder));
+    let last = seconds(time_of_day()) + EXPIRES_SOON;
+    others.chain(own.iter().cloned()).filter(|ending| ending.expires <= last).collect()
 }

@@ -43,7 +43,7 @@ pub fn of_cluster(node: &Node) -> Result<ClusterStatus> {
         mapped_by_two: reports.said().map(|report| report.mapped_by_two).sum(),
         mapped_files: reports.said().flat_map(|report| report.mapped_files.clone()).collect(),
         networks: networks::traffic(&reports),
-        expiring: networks::expiring(node, &reports)?,
+        expiring: networks::expiring(node, &reports),
         volumes: volumes::rows(node, &reports)?,
         orphans: reports.said().map(|report| report.orphans).sum(),
         garbage: reports.said().map(|report| report.garbage).sum(),

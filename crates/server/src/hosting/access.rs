@@ -12,25 +12,26 @@
 //! A client is what its record says now, not what its certificate said when it was issued: a revoked one is refused,
 //! its connections and its sessions end.
 
-use crate::hosting::authority;
+use crate::hosting::authority::{self, seconds};
 use crate::hosting::cluster_access::ClusterAccess;
 use crate::hosting::keys::Keys;
 use hekate_cluster::{ClientInfo, Registry, SessionOwner, VolumeInfo};
 use hekate_control::peer::PeerRequest;
+use hekate_control::status::ExpiringCertificate;
 use hekate_control::{ControlRequest, Request};
 use hekate_proto::{Error, Result};
 use hekate_threads::{Mutex, RwLock, elapsed, now, time_of_day};
-use hekate_tls::{Credential, Holder};
+use hekate_tls::Holder;
 use hekate_transport::Peer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A certificate that expires within this time is logged, once in each `WARN_PAUSE`.
-const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
+/// A certificate that expires within this time, in seconds, is shown, and logged once in each `WARN_PAUSE`.
+pub const EXPIRES_SOON: u64 = 14 * 24 * 3600;
 const WARN_PAUSE: Duration = Duration::from_secs(24 * 3600);
 /// Shortest time between two reads of a client's record out of turn.
-const LOOK_UP_PAUSE: Duration = Duration::from_millis(100);
+const LOOK_UP_PAUSE: Duration = Duration::from_millis(20);
 
 /// The clients of the cluster, as the records were last read.
 #[derive(Default)]
@@ -40,6 +41,8 @@ pub struct Access {
     networks: RwLock<Arc<BTreeMap<String, String>>>,
     /// The network of servers, if a server has an address there.
     servers_network: RwLock<Option<String>>,
+    /// When the certificates of clients and of the authority expire.
+    expiries: RwLock<Vec<ExpiringCertificate>>,
     /// When the log was last warned of certificates that expire.
     warned: Mutex<Option<Instant>>,
     /// When a client's record was last read out of turn.
@@ -61,6 +64,17 @@ impl Access {
         *self.servers_network.write() = is_used.then_some(of_servers);
         *self.networks.write() = Arc::new(networks);
         Ok(())
+    }
+
+    fn expiries_of_clients(&self) -> Vec<ExpiringCertificate> {
+        let clients = self.clients.read();
+        let used = clients.values().filter(|client| !client.revoked);
+        used.map(|client| ExpiringCertificate {
+            holder: format!("client {}", client.name),
+            expires: client.certificates.last().map(|newest| newest.expires).unwrap_or_default(),
+            fix: format!("hekate client renew {} -o FILE", client.name),
+        })
+        .collect()
     }
 
     /// The network of each endpoint over TCP.
@@ -91,19 +105,11 @@ impl Access {
         (!is_known).then(|| name.clone())
     }
 
-    /// True if a client's record may be read out of turn: at most ten times a second.
-    fn may_look_up(&self) -> bool {
-        let mut last = self.looked_up.lock();
-        let may = last.is_none_or(|last| elapsed(last) >= LOOK_UP_PAUSE);
-        if may {
-            *last = Some(now());
-        }
-        may
-    }
-
-    /// True if the peer is a client that may not do anything any more.
+    /// True if the peer is a client that may not do anything any more. A client that this server has not read yet is
+    /// none: its record is never removed.
     pub fn is_revoked(&self, peer: &Peer) -> bool {
-        self.client(peer).is_err()
+        let (Peer::Remote(remote), Some(Holder::Client(name))) = (peer, peer.holder()) else { return false };
+        self.clients.read().get(name).is_some_and(|client| client.accepts(&remote.serial).is_err())
     }
 
     /// True if a session's owner may not do anything any more.
@@ -256,63 +262,79 @@ fn may_use_as_user(uid: u32, volume: &VolumeInfo) -> Result<()> {
 }
 
 impl ClusterAccess {
-    /// Reads the record of a client that is new to this server.
+    /// Reads the record of a client that is new to this server. Reads of several clients wait for each other, so that no
+    /// client makes this server read all the time.
     pub(crate) fn meet(&self, peer: &Peer) {
-        let Some(name) = self.access.unknown_client(peer).filter(|_| self.access.may_look_up()) else { return };
+        if self.access.unknown_client(peer).is_none() {
+            return;
+        }
+        let mut last = self.access.looked_up.lock();
+        // Another connection may have led to its record meanwhile.
+        let Some(name) = self.access.unknown_client(peer) else { return };
+        if let Some(last) = *last {
+            hekate_threads::sleep(LOOK_UP_PAUSE.saturating_sub(elapsed(last)));
+        }
         if let Ok(Some(info)) = self.registry().client(&name) {
             self.access.clients.write().insert(name, Arc::new(info));
         }
+        *last = Some(now());
     }
 
-    /// Renews this server's certificate when two thirds of its life are over, or the authority has changed since it was
-    /// issued. Connections that are open stay.
-    pub(crate) fn renew_credential(&self) {
-        let Some(keys) = self.keys() else { return };
-        let renewed =
-            self.renewed(keys).and_then(|renewed| renewed.map_or(Ok(()), |credential| keys.renew(credential)));
-        if let Err(error) = renewed {
+    /// Reads the records of access, renews this server's certificate if it is time, and logs which certificates expire
+    /// soon.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
+    pub(crate) fn refresh_access(&self) -> Result<()> {
+        self.access.refresh(self.registry())?;
+        if let Some(keys) = self.keys()
+            && let Err(error) = self.refresh_certificates(keys)
+        {
             log::warn!("this server's certificate cannot be renewed: {error}");
         }
-        self.warn_of_expiry(keys);
+        Ok(())
     }
 
-    /// Logs, once a day, which of the certificates that every connection needs expire within 14 days.
-    fn warn_of_expiry(&self, keys: &Keys) {
+    fn refresh_certificates(&self, keys: &Keys) -> Result<()> {
+        let authority = authority::read(self.registry(), keys.seal())?;
+        if let Some(credential) = authority.renewed(keys, &Holder::Server(self.server()))? {
+            log::info!("this server's certificate is renewed");
+            keys.renew(credential)?;
+        }
+        let mut expiries = self.access.expiries_of_clients();
+        for certificate in authority.certificates()? {
+            let (holder, expires) = (certificate.name.to_string(), seconds(certificate.info.not_after));
+            expiries.push(ExpiringCertificate { holder, expires, fix: "hekate ca rotate".into() });
+        }
+        *self.access.expiries.write() = expiries;
+        self.warn_of_expiry();
+        Ok(())
+    }
+
+    /// When certificates expire: of this server, of the authority, of clients.
+    pub(crate) fn expiries(&self) -> Vec<ExpiringCertificate> {
+        let own = self.keys().and_then(|keys| keys.context().credential()?.info().ok());
+        let own = own.map(|info| ExpiringCertificate {
+            holder: hekate_cluster::ServerInfo::name_of(self.server()),
+            expires: seconds(info.not_after),
+            fix: "its log says why it is not renewed".into(),
+        });
+        own.into_iter().chain(self.access.expiries.read().iter().cloned()).collect()
+    }
+
+    /// Logs, once a day, which certificates expire within 14 days.
+    fn warn_of_expiry(&self) {
         let mut warned = self.access.warned.lock();
         if warned.is_some_and(|last| elapsed(last) < WARN_PAUSE) {
             return;
         }
-        let soon = time_of_day() + EXPIRES_SOON;
-        let own = keys.context().credential().and_then(|credential| credential.info().ok());
-        let all = [
-            ("this server's certificate", own, "see the lines above"),
-            (
-                "the issuing key's certificate",
-                authority::issuing(self.registry(), keys.seal()).ok(),
-                "hekate ca rotate",
-            ),
-            ("the root's certificate", authority::first_root(self.registry()).ok(), "hekate ca rotate"),
-        ];
-        for (what, info, fix) in all {
-            if let Some(info) = info.filter(|info| info.not_after < soon) {
-                *warned = Some(now());
-                let days = info.not_after.duration_since(time_of_day()).unwrap_or_default().as_secs() / 86_400;
-                log::warn!("{what} expires in {days} days; {fix}");
-            }
+        let today = seconds(time_of_day());
+        for ending in self.expiries().into_iter().filter(|ending| ending.expires <= today + EXPIRES_SOON) {
+            let days = ending.expires.saturating_sub(today) / 86_400;
+            log::warn!("the certificate of {} expires in {days} days: {}", ending.holder, ending.fix);
+            *warned = Some(now());
         }
-    }
-
-    fn renewed(&self, keys: &Keys) -> Result<Option<Credential>> {
-        let Some(current) = keys.context().credential() else { return Ok(None) };
-        let (info, record) = (current.info()?, authority::record(self.registry())?);
-        let issuing = authority::issuing_chain(self.registry(), keys.seal())?;
-        let is_current = current.roots == record.roots.concat() && current.chain.ends_with(&issuing);
-        if is_current && time_of_day() < info.renew_at() {
-            return Ok(None);
-        }
-        let holder = Holder::Server(self.server());
-        log::info!("this server's certificate is renewed");
-        authority::server_credential(self.registry(), keys.seal(), self.id(), &holder).map(Some)
     }
 
     /// The networks' addresses of a server in the order in which another one tries them: those of the network of

@@ -1,5 +1,6 @@
 //! The cluster's authority: its issuing key lies sealed in the coordinator, so that any server signs.
 
+use crate::hosting::keys::Keys;
 use hekate_cluster::{AuthorityInfo, Registry};
 use hekate_proto::{Error, Result};
 use hekate_threads::time_of_day;
@@ -66,69 +67,108 @@ pub fn record(registry: &Registry) -> Result<AuthorityInfo> {
     registry.authority()?.ok_or_else(|| Error::invalid("the cluster has no authority; make it anew with `hekate init`"))
 }
 
-/// The issuing certificate.
-///
-/// # Errors
-///
-/// As of [`issue`].
-pub fn issuing(registry: &Registry, seal: &SealKey) -> Result<CertificateInfo> {
-    opened(seal, &record(registry)?.issuing)?.info()
+/// The authority as one read of its record found it, with its issuing key.
+pub struct Opened {
+    pub record: AuthorityInfo,
+    issuing: Authority,
 }
 
-/// The oldest root that is trusted.
+/// Reads the authority's record, and opens its issuing key.
 ///
 /// # Errors
 ///
-/// `Invalid` if the cluster has no authority; those of the coordinator.
-pub fn first_root(registry: &Registry) -> Result<CertificateInfo> {
-    let roots = pems(&record(registry)?.roots.concat())?;
-    let none = || Error::Damaged { what: "the record of the cluster's authority has no root".into() };
-    CertificateInfo::of(roots.first().ok_or_else(none)?)
-}
-
-/// PEM: the issuing certificate.
-///
-/// # Errors
-///
-/// As of [`issue`].
-pub fn issuing_chain(registry: &Registry, seal: &SealKey) -> Result<String> {
-    Ok(opened(seal, &record(registry)?.issuing)?.certificate().into())
-}
-
-/// Issues a certificate. `life`: its lifetime; `None`: as the cluster has it set.
-///
-/// # Errors
-///
-/// `Invalid` if this is no public key; `Denied` if the key that seals the cluster's secrets is not this server's, or the
-/// issuing certificate has expired; those of the coordinator.
-pub fn issue(
-    registry: &Registry,
-    seal: &SealKey,
-    holder: &Holder,
-    public_key: &[u8],
-    life: Option<Duration>,
-) -> Result<Issued> {
+/// `Invalid` if the cluster has none; `Denied` if the key that seals the cluster's secrets is not this server's; those of
+/// the coordinator.
+pub fn read(registry: &Registry, seal: &SealKey) -> Result<Opened> {
     let record = record(registry)?;
-    let usual = match holder {
-        Holder::Server(_) => DAY * record.server_days,
-        Holder::Client(_) => DAY * record.client_days,
-    };
-    let authority = opened(seal, &record.issuing)?;
-    let (chain, _) = authority.issue(holder, public_key, life.unwrap_or(usual), time_of_day())?;
-    let first = pems(&chain)?.first().map(|first| CertificateInfo::of(first)).transpose()?;
-    let info = first.ok_or_else(|| Error::bug("a certificate was issued, and there is none"))?;
-    Ok(Issued { chain, roots: record.roots.concat(), info, authority: record.change })
+    Ok(Opened { issuing: opened(seal, &record.issuing)?, record })
 }
 
-/// Issues a credential with a new key for a server.
+/// A certificate, with what an operator calls it.
+pub struct Named {
+    pub name: &'static str,
+    pub der: Vec<u8>,
+    pub info: CertificateInfo,
+}
+
+impl Opened {
+    /// Issues a certificate. `life`: its lifetime; `None`: as the cluster has it set.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if this is no public key; `Denied` if the issuing certificate has expired.
+    pub fn issue(&self, holder: &Holder, public_key: &[u8], life: Option<Duration>) -> Result<Issued> {
+        let days = match holder {
+            Holder::Server(_) => self.record.server_days,
+            Holder::Client(_) => self.record.client_days,
+        };
+        let (chain, _) = self.issuing.issue(holder, public_key, life.unwrap_or(DAY * days), time_of_day())?;
+        let first = pems(&chain)?.first().map(|first| CertificateInfo::of(first)).transpose()?;
+        let info = first.ok_or_else(|| Error::bug("a certificate was issued, and there is none"))?;
+        Ok(Issued { chain, roots: self.record.roots.concat(), info, authority: self.record.change })
+    }
+
+    /// Issues a credential with a new key for a server.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Opened::issue`].
+    pub fn server_credential(&self, holder: &Holder) -> Result<Credential> {
+        let (key, public) = Credential::make_key()?;
+        let Issued { chain, roots, .. } = self.issue(holder, &public, None)?;
+        let cluster = self.issuing.cluster().to_string();
+        Ok(Credential { cluster, network: String::new(), servers: Vec::new(), roots, chain, key })
+    }
+
+    /// A new credential for the holder of these keys, if two thirds of the life of its certificate are over, or the
+    /// authority has changed since it was issued.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Opened::issue`].
+    pub fn renewed(&self, keys: &Keys, holder: &Holder) -> Result<Option<Credential>> {
+        let Some(current) = keys.context().credential() else { return Ok(None) };
+        let is_current =
+            current.roots == self.record.roots.concat() && current.chain.ends_with(self.issuing.certificate());
+        if is_current && time_of_day() < current.info()?.renew_at() {
+            return Ok(None);
+        }
+        self.server_credential(holder).map(Some)
+    }
+
+    /// The issuing certificate and the roots.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if one cannot be read.
+    pub fn certificates(&self) -> Result<Vec<Named>> {
+        let mut found = Vec::new();
+        for (name, text) in [("the issuing key", self.issuing.certificate()), ("the root", &self.record.roots.concat())]
+        {
+            for der in pems(text)? {
+                found.push(Named { name, info: CertificateInfo::of(&der)?, der: der.to_vec() });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Sets the lifetimes of certificates that are issued from now on, in days. `None`: as it is.
 ///
 /// # Errors
 ///
-/// As of [`issue`].
-pub fn server_credential(registry: &Registry, seal: &SealKey, cluster: &str, holder: &Holder) -> Result<Credential> {
-    let (key, public) = Credential::make_key()?;
-    let Issued { chain, roots, .. } = issue(registry, seal, holder, &public, None)?;
-    Ok(Credential { cluster: cluster.into(), network: String::new(), servers: Vec::new(), roots, chain, key })
+/// `Invalid` if one is 0, or longer than that of an issuing certificate; those of the coordinator.
+pub fn set_lifetimes(registry: &Registry, server: Option<u32>, client: Option<u32>) -> Result<AuthorityInfo> {
+    let most = Lifetimes::default().issuing;
+    if let Some(wrong) = [server, client].into_iter().flatten().find(|days| !(1..=most).contains(days)) {
+        return Err(Error::invalid(format!("a certificate cannot live for {wrong} days; say 1 to {most}")));
+    }
+    registry.change_authority(|info| {
+        let before = (info.server_days, info.client_days);
+        info.server_days = server.unwrap_or(info.server_days);
+        info.client_days = client.unwrap_or(info.client_days);
+        Ok(before != (info.server_days, info.client_days))
+    })
 }
 
 /// Begins a rotation: a new root is trusted beside the old one. Returns the new root.

@@ -32,7 +32,9 @@ impl ClusterAccess {
         let keys = if Keys::exist(state) { Some(Keys::read(state)?) } else { None };
         let context = keys.as_ref().map(Keys::context);
         let (registry, coordinator_address) = state_directory::open_registry(state, context)?;
-        Ok(Self { coordinator_address, keys, ..Self::of(registry)? })
+        let access = Self { coordinator_address, keys, ..Self::of(registry)? };
+        access.refresh_access()?;
+        Ok(access)
     }
 
     /// The cluster of these records, whose servers are not reached by addresses.

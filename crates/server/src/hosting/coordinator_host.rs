@@ -13,7 +13,6 @@ use hekate_control::peer::PeerRequest;
 use hekate_control::status::{Identity, Stopping};
 use hekate_control::{ControlRequest, Request};
 use hekate_proto::{Error, Reply, Result, SessionId, VolumeId};
-use hekate_threads::time_of_day;
 use hekate_tls::{Holder, Root, SealKey};
 use hekate_transport::{Peer, Service};
 use serde_json::Value;
@@ -54,16 +53,9 @@ impl CoordinatorHost {
     /// Renews the coordinator's certificate, if it is time.
     pub fn renew_credential(&self) {
         let renewed = || -> Result<()> {
-            let Some(current) = self.keys.context().credential() else { return Ok(()) };
-            let record = authority::record(&self.registry)?;
-            let issuing = authority::issuing_chain(&self.registry, self.keys.seal())?;
-            let is_current = current.roots == record.roots.concat() && current.chain.ends_with(&issuing);
-            if is_current && time_of_day() < current.info()?.renew_at() {
-                return Ok(());
-            }
-            let holder = Holder::Server(access::COORDINATOR);
-            let credential = authority::server_credential(&self.registry, self.keys.seal(), &current.cluster, &holder)?;
-            self.keys.renew(credential)
+            let authority = authority::read(&self.registry, self.keys.seal())?;
+            let renewed = authority.renewed(&self.keys, &Holder::Server(access::COORDINATOR))?;
+            renewed.map_or(Ok(()), |credential| self.keys.renew(credential))
         };
         if let Err(error) = renewed() {
             log::warn!("the coordinator's certificate cannot be renewed: {error}");
@@ -165,7 +157,7 @@ fn make_keys(state: &Path, registry: &Registry) -> Result<()> {
     let root = authority::create(registry, &seal, &cluster)?;
     keep_root(state, &root)?;
     let holder = Holder::Server(access::COORDINATOR);
-    Keys::write(state, &authority::server_credential(registry, &seal, &cluster, &holder)?, &seal)
+    Keys::write(state, &authority::read(registry, &seal)?.server_credential(&holder)?, &seal)
 }
 
 /// The id of a new cluster: 32 random hex digits.

@@ -10,7 +10,7 @@ use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, SyncJob};
 use hekate_threads::{Mutex, MutexGuard};
 use hekate_transport::link::Boot;
-use hekate_transport::{PeerHandler, PeerLinks, Peers};
+use hekate_transport::{Endpoint, PeerHandler, PeerLinks, Peers};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -107,7 +107,7 @@ impl Node {
         let Some(links) = self.links.started() else { return Ok(()) };
         for info in self.cluster.registry().servers()? {
             if info.server != self.cluster.server()
-                && let Some(endpoint) = self.cluster.endpoints_of(&info).into_iter().next()
+                && let Some(endpoint) = Endpoint::any_of(self.cluster.endpoints_of(&info))
             {
                 links.set_address(info.server, endpoint)?;
             }

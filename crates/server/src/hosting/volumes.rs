@@ -214,8 +214,7 @@ impl Node {
     /// Those of the coordinator and of the partitions; the next call continues.
     pub(crate) fn read_records(&self) -> Result<()> {
         let _alone = self.volumes.change();
-        self.cluster.access.refresh(self.cluster.registry())?;
-        self.cluster.renew_credential();
+        self.cluster.refresh_access()?;
         self.read_addresses()?;
         let servers = self.cluster.registry().bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
         for info in self.cluster.registry().rings()? {

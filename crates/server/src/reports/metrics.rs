@@ -65,14 +65,10 @@ fn add_server(page: &mut Page, node: &Node, report: &ServerReport) {
     for (name, help, value) in rows {
         page.gauge(name, help, Vec::new(), value);
     }
-    if let Some(expires) = report.certificate_expires {
-        let left = expires.saturating_sub(seconds(time_of_day())) as f64;
-        page.gauge(
-            "hekate_certificate_expires_seconds",
-            "Time until the server's certificate expires",
-            Vec::new(),
-            left,
-        );
+    for certificate in node.cluster.expiries() {
+        let left = certificate.expires.saturating_sub(seconds(time_of_day())) as f64;
+        let (help, labels) = ("Time until the certificate expires", vec![("holder", certificate.holder)]);
+        page.gauge("hekate_certificate_expires_seconds", help, labels, left);
     }
     for row in &report.networks {
         let labels = || vec![("network", row.network.clone())];

@@ -30,7 +30,8 @@ impl Cluster {
         let seal = SealKey::create().unwrap();
         registry.create_cluster("c1").unwrap();
         authority::create(&registry, &seal, "c1").unwrap();
-        let credential = authority::server_credential(&registry, &seal, "c1", &Holder::Server(FIRST_SERVER)).unwrap();
+        let credential =
+            authority::read(&registry, &seal).unwrap().server_credential(&Holder::Server(FIRST_SERVER)).unwrap();
         Keys::write(&directory, &credential, &seal).unwrap();
         let brick = BrickInfo {
             brick: BrickId(1),
