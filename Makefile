@@ -30,6 +30,7 @@ test: ## everything that CI runs
 	cargo clippy $(MEASURING) --all-targets -- -D warnings
 	PROPTEST_RNG_SEED=1 cargo test --workspace
 	cargo test -p hekate-replica -p hekate-server --features hekate-server/measuring --lib raw
+	/usr/bin/python3 -m pytest -q -n 2 -c python/pytest.ini python/tests python/examples
 	if [ -x tests/e2e/run.sh ]; then tests/e2e/run.sh; fi
 	$(MAKE) demo ONCE=1
 	$(MAKE) demo ONCE=1 SERVERS=3
@@ -64,7 +65,7 @@ soak: ## the long tests
 mutants: ## mutation tests of a brick's journal and recovery with cargo-mutants, if it is installed (about two hours)
 	scripts/mutants.sh
 
-soak-setup: ## install what soak needs beyond test: Samba (60 MB), qemu and mmdebstrap (85 MB)
+soak-setup: ## install what soak needs beyond test: Samba (60 MB), qemu and mmdebstrap (85 MB), clients of S3 (180 MB)
 	scripts/setup.sh soak
 
 deb: ## the Debian package, in target/debian (docs/installing.md)

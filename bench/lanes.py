@@ -326,4 +326,5 @@ def main():
         shutil.rmtree(BASE, ignore_errors=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,8 @@
 # Shows Hekate at work: three bricks, of one server or of three, a volume with two copies, a mount, and real work in it.
 #
 # Three servers stand in a network namespace each, with a network `back` for servers and a network `front` for two clients, which have
-# a namespace and a credential each; everything between them is mutual TLS. That needs root.
+# a namespace and a credential each; everything between them is mutual TLS. That needs root. The records of the cluster are moved to etcd
+# while it is in use, with a member beside each server; then a server and a member are killed.
 #
 #   demo.sh         runs all of it and leaves the volume mounted; ONCE=1 takes everything away in the end
 #   demo.sh stop    takes away what it left
@@ -50,6 +51,15 @@ patiently() {
 
 # --- taking it all away ---
 
+# Members of etcd that were started with settings of ours.
+our_members() {
+  local file pid
+  for file in /proc/[0-9]*/cmdline; do
+    pid=${file#/proc/}; pid=${pid%/cmdline}
+    tr '\0' '\n' <"$file" 2>/dev/null | grep -qE "^$demo/state[23]?/etcd/etcd.yml$" && echo "$pid"
+  done 2>/dev/null
+}
+
 # Processes of our program that were started with a state directory of ours, and nothing else.
 our_processes() {
   local file pid
@@ -88,7 +98,7 @@ take_away() {
   for one in "$demo/state3" "$demo/state2" "$state"; do
     [ -d "$one" ] && timeout 60 "$HEKATE" --state "$one" stop >/dev/null 2>&1 || true
   done
-  end_processes $(our_processes)
+  end_processes $(our_processes) $(our_members)
   remove_networks
   is_mounted && fail "$mnt is still mounted; is a shell in it? then: $0 stop"
   rm -rf "$demo"
@@ -262,6 +272,64 @@ if [ "$servers" = 3 ]; then
   [ "$(cat "$mnt/greeting")" = "from client 1" ] || fail "client 1 is refused too"
 fi
 
+# --- the coordinator in etcd ---
+
+make_members() {
+  local number
+  for number in 1 2 3; do
+    at "s$number" "$HEKATE" --state "$(state_of "$number")" coordinator etcd --detach --address "10.77.2.$number"
+  done
+}
+# Writes small files until it is told to stop. -> their number, and the longest wait in ms.
+write_on() {
+  local number=0 longest=0 begun took
+  while [ ! -e "$demo/enough" ]; do
+    begun=$(date +%s%N)
+    echo "$number" >"$mnt/steady/$number" || { echo "file $number cannot be written" >&2; return 1; }
+    sync "$mnt/steady/$number" || return 1
+    took=$((($(date +%s%N) - begun) / 1000000))
+    [ "$took" -le "$longest" ] || longest=$took
+    number=$((number + 1))
+  done
+  echo "$number $longest" >"$demo/steady"
+}
+etcd_pid() { cat "$(state_of "$1")/etcd/etcd.pid"; }
+number_of_leader() {
+  at s1 "$HEKATE" --state "$state" --json coordinator show |
+    python3 -c 'import json, sys; print(next(row["name"][7:] for row in json.load(sys.stdin)["members"] if row["state"] == "leader"))'
+}
+if [ "$servers" = 3 ]; then
+  begun=$(seconds)
+  patiently "three members of etcd" make_members
+  row "three members of etcd" "$(since "$begun")" "a certificate each, of an authority of their own"
+  mkdir "$mnt/steady"
+  write_on &
+  worker=$!
+  begun=$(seconds)
+  pause=$(at s2 "$HEKATE" --state "$demo/state2" --json coordinator move --to etcd | json pause_ms)
+  row "move the records to etcd" "$(since "$begun")" "while files are written; writes of records waited $pause ms"
+  begun=$(seconds)
+  leader=$(number_of_leader)
+  kill -9 "$(etcd_pid "$leader")"
+  sleep 5
+  at "s$leader" "$HEKATE" --state "$(state_of "$leader")" coordinator etcd --detach >"$demo/out" 2>&1
+  # A machine that dies takes both with it.
+  kill -9 "$(etcd_pid 3)" "$("$HEKATE" --state "$demo/state3" --json status | json pid)"
+  sleep 6
+  touch "$demo/enough"
+  wait "$worker" || fail "a file could not be written"
+  worker=
+  read -r steady longest <"$demo/steady"
+  for number in $(seq 0 $((steady - 1))); do
+    [ "$(cat "$mnt/steady/$number")" = "$number" ] || fail "steady/$number is not what was written"
+  done
+  serve_in_network 3 >/dev/null
+  at s3 "$HEKATE" --state "$demo/state3" coordinator etcd --detach >"$demo/out" 2>&1
+  row "kill etcd's leader, then a server" "$(since "$begun")" "$steady files written meanwhile, no error; the longest wait $longest ms"
+  rm -r "$mnt/steady"
+  pids=$(for one in "$state" "$demo/state2" "$demo/state3"; do "$HEKATE" --state "$one" --json status | json pid; done)
+fi
+
 # --- a source tree of thousands of files ---
 
 # Regular files of a directory as "bytes<tab>path", at most so many and so much.
@@ -346,6 +414,78 @@ for mode in wal delete; do
   took=$(since "$begun")
   row "SQLite, journal_mode=$mode" "$took" "$transactions durable transactions, $(per_second "$transactions" "$took")/s, integrity ok"
 done
+
+# --- the same bytes as objects ---
+
+# curl signs for S3 since 7.75. The door of three servers shows a certificate of the cluster's authority, to a client on `front`.
+s3() {
+  local method=$1 path=$2 from=()
+  shift 2
+  [ "$servers" = 1 ] || from=(at c1)
+  "${from[@]}" curl -sSf --cacert "$demo/roots.pem" --aws-sigv4 aws:amz:us-east-1:s3 --user "$s3_key" -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' \
+    -X "$method" "$s3_url/$path" "$@"
+}
+work_with_s3() {
+  local name size
+  s3 PUT letters
+  # From a file to an object, and back.
+  mkdir "$mnt/letters/sent" && echo 'Dear reader' >"$mnt/letters/sent/first"
+  [ "$(s3 GET letters/sent/first)" = 'Dear reader' ]
+  head -c 20000000 /dev/urandom >"$demo/object"
+  s3 PUT letters/parcels/heavy --data-binary "@$demo/object"
+  cmp "$demo/object" "$mnt/letters/parcels/heavy"
+  mv "$mnt/letters/parcels/heavy" "$mnt/letters/sent/parcel"
+  s3 GET letters/sent/parcel -o "$demo/back" && cmp "$demo/object" "$demo/back"
+  # An object and a prefix of the same name.
+  s3 PUT letters/sent --data-binary 'both'
+  [ "$(s3 GET letters/sent)" = both ] && [ "$(s3 GET letters/sent/first)" = 'Dear reader' ]
+  s3 GET 'letters?list-type=2' | grep -q '<Key>sent</Key>.*<Key>sent/first</Key>.*<Key>sent/parcel</Key>'
+  # Any server answers.
+  for address in "${s3_addresses[@]}"; do
+    s3_url=https://$address
+    [ "$servers" = 1 ] && s3_url=http://$address
+    [ "$(s3 GET letters/sent/first)" = 'Dear reader' ]
+  done
+}
+begun=$(seconds)
+s3_key=$(store --json s3 key create demo | python3 -c "import json, sys; key = json.load(sys.stdin); print(key['id'] + ':' + key['secret'])")
+: >"$demo/roots.pem"
+if [ "$servers" = 1 ]; then
+  store --json s3 enable demo --listen 127.0.0.1:0 --http >"$demo/door"
+  s3_addresses=("$(python3 -c "import json, sys; print(json.load(sys.stdin)['open'][0])" <"$demo/door")") s3_url=http://${s3_addresses[0]}
+else
+  store --json s3 enable demo --listen 0.0.0.0:9000 >"$demo/door"
+  python3 -c "import json, sys; print(json.load(sys.stdin)['roots'])" <"$demo/door" >"$demo/roots.pem"
+  s3_addresses=(10.77.1.1:9000 10.77.1.2:9000 10.77.1.3:9000) s3_url=https://${s3_addresses[0]}
+  for one in "$demo/state2" "$demo/state3"; do
+    for _ in $(seq 100); do "$HEKATE" --state "$one" s3 list | grep -q ' open$' && break; sleep 0.1; done
+  done
+fi
+patiently "S3" work_with_s3
+row "S3: objects and files, ${#s3_addresses[@]} door(s)" "$(since "$begun")" "a 20 MB object is a file, a file an object, at once"
+
+# --- translators: built in, and in Python ---
+
+begun=$(seconds)
+store python new "$demo/greeter" >/dev/null
+cat >"$demo/greeter/translator.py" <<'END'
+from hekate import PASS, Translator
+
+class Greeter(Translator):
+    """Counts the names that are looked up."""
+
+    def lookup(self, op):
+        self.metrics.count("look-ups")
+        return PASS
+END
+# Each machine that uses the volume needs it: doors at servers, and the mount of a client.
+machines=("$state")
+[ "$servers" = 1 ] || machines+=("$demo/state2" "$demo/state3" "$demo/client1" "$demo/client2")
+for one in "${machines[@]}"; do "$HEKATE" --state "$one" python install "$demo/greeter" >/dev/null; done
+store volume set demo translators negative-lookup python:translator=greeter >/dev/null
+for _ in $(seq 20); do [ ! -e "$mnt/nobody-made-this" ] || fail "a name that nobody made is there"; done
+store volume set demo translators --none >/dev/null
+row "translators, one in Python" "$(since "$begun")" "set and taken out again while the volume was mounted"
 
 # --- killed in the middle of writes ---
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""All mutants of a crate in one program: mutants_switch.py build CRATE | run PROGRAM [TEST...]; docs/mutants.md.
+"""All mutants of a crate in one program: mutants_switch.py build CRATE [FILE...] | run PROGRAM [TEST...]; docs/mutants.md.
 
-`build` asks cargo-mutants for its list and writes a copy of the workspace in which each function begins with a switch
-on HEKATE_MUTANT: number n takes the function's body with the change of mutant n, any other the body as it is. What the
-compiler refuses is taken out again ("unviable"). `run` gives each mutant to the tests that reach its function, the
-quickest first, until one fails. Both go on where they were ended; while the file $HEKATE_QUIET exists `run` waits. With
-HEKATE_MISSED=1 it tries only what another program's tests have missed; with HEKATE_SECONDS=2 it leaves out tests that take longer
-alone (without, a second run gives these what the first has missed); with HEKATE_PART=1/2 it tries every second mutant.
+`build` asks cargo-mutants for its list, of all files of a crate or of those that are named from its `src`, and writes a copy
+of the workspace in which each function begins with a switch on HEKATE_MUTANT: number n takes the function's body with the
+change of mutant n, any other the body as it is. What the compiler refuses is taken out again ("unviable"). `run` gives each
+mutant to the tests that reach its function, the quickest first, until one fails. Both go on where they were ended; while the
+file $HEKATE_QUIET exists `run` waits. With HEKATE_MISSED=1 it tries only what another program's tests have missed; with
+HEKATE_SECONDS=2 it leaves out tests that take longer alone (without, a second run gives these what the first has missed); with
+HEKATE_PART=1/2 it tries every second mutant.
 """
 
 import collections
@@ -26,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUT = pathlib.Path(os.environ.get("HEKATE_SWITCH", ROOT / "target/mutants/switch"))
 TREE, LIST, RESULTS = OUT / "tree", OUT / "mutants.json", OUT / "results.jsonl"
 # Not code that decides anything: tests and their models, what is printed.
-LEFT_OUT = re.compile(r"(^|/)(tests|model)(/|\.rs$)")
+LEFT_OUT = re.compile(r"(^|/)(tests|testing|model)(/|\.rs$)")
 FIRST = "fast heal learner leader follower level compare proof retention legs drive partition serve rounds".split()
 MEMORY_BYTES_MAX = 8 << 30
 # Tests that a mutant is given one by one.
@@ -54,9 +55,10 @@ pub fn number(first: u32) -> u32 {
 """
 
 
-def listed(crate):
+def listed(crate, files):
     """What cargo-mutants lists, numbered, with what of it this tool leaves out."""
-    said = output("cargo", "mutants", "--list", "--json", "-p", f"hekate-{crate}", cwd=ROOT)
+    named = [word for file in files for word in ("-f", f"crates/{crate}/src/{file}")]
+    said = output("cargo", "mutants", "--list", "--json", "-p", f"hekate-{crate}", *named, cwd=ROOT)
     mutants = []
     for mutant in json.loads(said):
         if LEFT_OUT.search(mutant["file"]) or not mutant["function"] or "Debug" in mutant["function"]["function_name"]:
@@ -138,10 +140,10 @@ def switched(source, mutants):
     return text, lines
 
 
-def build(crate):
+def build(crate, files):
     """Writes the copy and takes out of it what does not compile."""
     OUT.mkdir(parents=True, exist_ok=True)
-    mutants = json.loads(LIST.read_text()) if LIST.exists() else listed(crate)
+    mutants = json.loads(LIST.read_text()) if LIST.exists() else listed(crate, files)
     if not TREE.exists():
         shutil.copytree(ROOT, TREE, ignore=shutil.ignore_patterns("target", ".git"))
     root = TREE / "crates" / crate / "src"
@@ -269,10 +271,15 @@ def some(program, tests, seconds_max=600, **environment):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds_max, seconds_max + 5))
 
-    return subprocess.run(
-        [program, "--exact", *tests, "--test-threads=1"], env={**os.environ, **settings, **environment}, cwd=TREE, preexec_fn=limit,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )
+    command = [program, "--exact", *tests, "--test-threads=1"]
+    try:
+        return subprocess.run(
+            command, env={**os.environ, **settings, **environment}, cwd=TREE, preexec_fn=limit, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, timeout=30 + 10 * seconds_max,
+        )
+    except subprocess.TimeoutExpired:
+        # It waits for what does not come.
+        return subprocess.CompletedProcess(command, -signal.SIGXCPU, stdout="")
 
 
 def cpu_seconds():
@@ -300,8 +307,8 @@ def reached_by(program, names):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["build", crate]:
-            build(crate)
+        case ["build", crate, *files]:
+            build(crate, files)
         case ["run", program, *names]:
             run(str(pathlib.Path(program).resolve()), names)
         case _:

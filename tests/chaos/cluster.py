@@ -95,12 +95,18 @@ class Cluster:
             self.make_disk(server)
         for server in SERVERS:
             self.boot(server)
+        self.make_cluster()
+        self.make_volumes()
+
+    def make_cluster(self):
         self.start(COORDINATOR)
         for number, server in enumerate(SERVERS):
             brick = ["--brick", self.brick(server), "--journal", str(JOURNAL_MIB)]
             token = self.at(COORDINATOR, "token", "create").out.strip()
             self.at(server, *(["init", "--coordinator"] if number == 0 else ["join"]), token, *brick)
             self.start(server)
+
+    def make_volumes(self):
         for volume, mode, copies in VOLUMES:
             self.at("s1", "volume", "create", volume, "--copies", str(copies), "--domain", "server", "--mode", mode)
         wait_until(lambda: self.is_whole(), "all partitions serve", limit_s=60)

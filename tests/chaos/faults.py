@@ -157,6 +157,73 @@ class CoordinatorDies(AllDie):
         self.cluster.start(COORDINATOR)
 
 
+# --- members of etcd
+
+
+class Member(Fault):
+    """The member of etcd beside a server is killed."""
+
+    hold_s, aim_s = (3, 8), 5
+
+    def begin(self):
+        self.victim = self.member()
+        self.cluster.kill_member(self.victim)
+
+    def member(self):
+        return self.victim
+
+    def end(self):
+        self.cluster.start_member(self.victim)
+
+    def affects(self, servers):
+        return True
+
+
+class MemberLeader(Member):
+    """etcd's leader is killed."""
+
+    def member(self):
+        return self.cluster.leader()
+
+
+class MemberPause(Member):
+    """etcd's leader is stopped for a while (SIGSTOP), and wakes as a leader that was replaced."""
+
+    def begin(self):
+        self.victim = self.cluster.leader()
+        self.cluster.signal_member(self.victim, signal.SIGSTOP)
+
+    def end(self):
+        self.cluster.signal_member(self.victim, signal.SIGCONT)
+
+
+class Machine(Kill):
+    """A server and the member of etcd beside it are killed."""
+
+    def begin(self):
+        self.cluster.kill_member(self.victim)
+        super().begin()
+
+    def end(self):
+        self.cluster.start_member(self.victim)
+        super().end()
+
+
+class Majority(Member):
+    """Two members are killed: nobody serves when leases are over, and all goes on when one is back."""
+
+    aim_s = None
+
+    def begin(self):
+        self.gone = self.draw.sample(SERVERS, 2)
+        for server in self.gone:
+            self.cluster.kill_member(server)
+
+    def end(self):
+        for server in self.gone:
+            self.cluster.start_member(server)
+
+
 # --- the network
 
 
@@ -504,6 +571,9 @@ KINDS = {
     "cut-front": CutFront, "revoke": Revoke, "renew": Renew, "loss": Loss,
     "slow": Slow, "full": Full, "rot-up": RotUp, "rot-data": RotDown, "rot-index": RotIndex, "rot-journal": RotJournal,
 }
+# Those of a cluster whose records are in etcd, besides all that need no coordinator of its own process.
+ETCD_KINDS = {"member": Member, "member-leader": MemberLeader, "member-pause": MemberPause, "machine": Machine, "majority": Majority}
+NOT_WITH_ETCD = ["coordinator", "apart"]
 # Of the short form.
 SHORT = ["kill", "stop", "pause", "cut", "cut-out", "split", "pair", "loss", "cut-back", "cut-front",
          "revoke", "renew", "full", "rot-up"]
@@ -516,6 +586,6 @@ def deck(draw, kinds):
 
 
 def of_kind(kind, cluster, seed):
-    fault = KINDS[kind](cluster, random.Random(seed))
+    fault = {**KINDS, **ETCD_KINDS}[kind](cluster, random.Random(seed))
     fault.kind = kind
     return fault

@@ -32,7 +32,7 @@ def append(path, seed, result):
 def row(kind, results):
     """How often, fail-over times of affected partitions, how many met the aim, and how soon the cluster was whole."""
     gaps = sorted(gap["gap_s"] for result in results for gap in result["gaps"] if gap["affected"])
-    aim = faults.KINDS[kind].aim_s
+    aim = {**faults.KINDS, **faults.ETCD_KINDS}[kind].aim_s
     times = [gaps[0], statistics.median(gaps), gaps[min(len(gaps) - 1, int(len(gaps) * PERCENTILE))], gaps[-1]] if gaps else []
     within = f"{sum(gap <= aim for gap in gaps)} of {len(gaps)} in {aim} s" if aim and gaps else ""
     whole = [result["whole_s"] for result in results]
@@ -43,10 +43,10 @@ def row(kind, results):
 def table(results):
     """In Markdown. Kinds that did not come are named as such."""
     head = ["fault", "cycles", "partitions", "min s", "median s", "p90 s", "max s", "aim", "whole, median s", "whole, max s"]
-    kinds = {kind: [result for result in results if result["kind"] == kind] for kind in faults.KINDS}
+    kinds = {kind: [result for result in results if result["kind"] == kind] for kind in [*faults.KINDS, *faults.ETCD_KINDS]}
     rows = [head, ["---"] * len(head), *(row(kind, found) for kind, found in kinds.items() if found)]
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-    missing = [kind for kind, found in kinds.items() if not found]
+    missing = [kind for kind, found in kinds.items() if not found and kind in faults.KINDS]
     total = f"{len(results)} cycles, {sum(result['calls'] for result in results)} calls judged, "
     total += f"{sum(result['acknowledged'] for result in results)} ops acknowledged and found, {sum(result['probes'] for result in results)} probes"
     return f"{text}\n\n{total}; kinds that did not come: {', '.join(missing) or 'none'}"

@@ -27,6 +27,7 @@ import faults  # noqa: E402
 import report  # noqa: E402
 from checker import check, checker  # noqa: E402
 from cluster import CLIENTS, SERVERS, VOLUMES, Cluster  # noqa: E402
+from etcd_cluster import EtcdCluster  # noqa: E402
 from harness import HEKATE, Store, equal  # noqa: E402
 
 # Load before a fault, and after it was healed.
@@ -50,10 +51,10 @@ class Violation(AssertionError):
 
 
 class Run:
-    def __init__(self, store, seed, say=print):
+    def __init__(self, store, seed, say=print, etcd=False):
         self.store, self.seed, self.say = store, seed, say
         self.draw = random.Random(seed)
-        self.cluster = Cluster(store)
+        self.cluster = (EtcdCluster if etcd else Cluster)(store)
         self.command = checker()
         self.results, self.before = [], {}
 
@@ -281,9 +282,9 @@ class Loads:
             yield found_gap | {"servers": members[partition]}
 
 
-def chaos(store, cycles, seed, kinds, say=print, note=lambda result: None):
+def chaos(store, cycles, seed, kinds, say=print, note=lambda result: None, etcd=False):
     """-> the results of all cycles, each of which is noted when it is over."""
-    run = Run(store, seed, say)
+    run = Run(store, seed, say, etcd)
     run.note = note
     try:
         run.make()
@@ -305,7 +306,7 @@ def keep(run, say, with_disks):
     gone."""
     place, base = tempfile.mkdtemp(prefix="hekate-chaos."), run.store.base
     tops = [f"{base}/{name}" for name in os.listdir(base) if not name.startswith("mnt-")]
-    for path in [path for top in tops for form in ("*.log", "state/*.log") for path in glob.glob(f"{top}/{form}")] + glob.glob(f"{base}/out/*"):
+    for path in [path for top in tops for form in ("*.log", "state/*.log", "state/etcd/*.log") for path in glob.glob(f"{top}/{form}")] + glob.glob(f"{base}/out/*"):
         to = os.path.join(place, os.path.relpath(path, base))
         os.makedirs(os.path.dirname(to), exist_ok=True)
         (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, to)
@@ -319,12 +320,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=len(faults.KINDS))
     parser.add_argument("--seed", default=str(time.time_ns() % 1_000_000))
-    parser.add_argument("--kinds", default=",".join(faults.KINDS), help="only these kinds of faults")
+    parser.add_argument("--kinds", help="only these kinds of faults")
+    parser.add_argument("--etcd", action="store_true", help="the records are in etcd, whose members are victims too")
     parser.add_argument("--report", help="the results are added to this file, as JSON lines")
     options = parser.parse_args()
-    kinds = options.kinds.split(",")
-    if unknown := set(kinds) - set(faults.KINDS):
-        sys.exit(f"chaos: no such kinds: {', '.join(unknown)}; there are: {', '.join(faults.KINDS)}")
+    known = list(faults.KINDS)
+    if options.etcd:
+        known = [*faults.ETCD_KINDS, *(kind for kind in known if kind not in faults.NOT_WITH_ETCD)]
+    kinds = options.kinds.split(",") if options.kinds else known
+    if unknown := set(kinds) - set(known):
+        sys.exit(f"chaos: no such kinds: {', '.join(unknown)}; there are: {', '.join(known)}")
     if os.geteuid() != 0:
         sys.exit("chaos: namespaces and disks of its own need root")
     if not os.access(HEKATE, os.X_OK):
@@ -337,7 +342,7 @@ def main():
         if options.report:
             report.append(options.report, options.seed, result)
 
-    results = chaos(Store(base), options.cycles, options.seed, kinds, lambda text: print(text, flush=True), note)
+    results = chaos(Store(base), options.cycles, options.seed, kinds, lambda text: print(text, flush=True), note, options.etcd)
     print(f"{report.table(results)}\n\nno violation")
 
 

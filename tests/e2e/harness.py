@@ -118,6 +118,11 @@ class Outcome:
             raise AssertionError(f"hekate {' '.join(self.arguments)}: no JSON: {short(self.out)} {short(self.err)}") from None
 
 
+# Translators of the first volume that a test mounts: HEKATE_TRANSLATORS="negative-lookup trace" runs a suite above them.
+STACK = os.environ.get("HEKATE_TRANSLATORS", "").split()
+EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python/examples")
+
+
 class Store:
     """A cluster in a directory of its own: of one server, until others join."""
 
@@ -125,9 +130,10 @@ class Store:
         self.base = base
         self.state = f"{base}/state"
         self.server_pid = None
-        self.coordinator_pid = None
+        self.coordinator_pid = self.coordinator_address = None
         self.other_pids = {}
         self.mount_pids = {}
+        self.stacked = False
 
     def path(self, name):
         return f"{self.base}/{name}"
@@ -138,6 +144,9 @@ class Store:
 
     def try_cli(self, *arguments, state=None, server=None, credential=None, uid=None, program=HEKATE, limit_s=60):
         """Runs a command; it may fail."""
+        if STACK and "mount" in arguments and self.stacked is False:
+            self.stacked = True
+            self.stack(*STACK)
         full = [program, "--state", state or self.state]
         full += ["--server", server] if server else []
         full += ["--credential", credential] if credential else []
@@ -164,6 +173,14 @@ class Store:
         assert "panicked" not in outcome.text, f"{label}: {outcome.text.strip()}"
         return outcome
 
+    def stack(self, *layers, volume="v"):
+        """Gives the volume these translators; installs those of the examples first."""
+        for layer in layers:
+            example = re.match(r"python:translator=(\w+)", layer)
+            if example:
+                self.cli("python", "install", os.path.join(EXAMPLES, example[1]))
+        self.cli("volume", "set", volume, "translators", *layers)
+
     def bricks(self, count):
         return [self.path(f"brick{number}") for number in range(count)]
 
@@ -174,6 +191,7 @@ class Store:
 
     def coordinate(self, address):
         """A coordinator of its own process, whose state is in `c`."""
+        self.coordinator_address = address
         words = ["--json", "coordinator", "--detach", "--listen", address]
         self.coordinator_pid = self.cli(*words, state=self.path("c")).json()["pid"]
 

@@ -251,7 +251,7 @@ def get_attributes(inode):
 
 
 def set_mode(inode, mode):
-    return b"\x02\x02" + wide(inode) + b"\x01" + struct.pack("<H", mode) + bytes(6)
+    return b"\x02\x02" + wide(inode) + b"\x01" + struct.pack("<H", mode) + bytes(7)
 
 
 def write_shard(data, index, offset, content):

@@ -56,4 +56,8 @@ fi
 # Debian's Python, for which Debian's pytest is.
 mkdir -p "$target" 2>/dev/null || true
 export PYTHONDONTWRITEBYTECODE=1
+# boto3, as scripts/setup.sh unpacks it.
+export PYTHONPATH=$(readlink -f "$target")/boto3${PYTHONPATH:+:$PYTHONPATH}
+# Other clients of S3, which scripts/setup.sh soak fetches.
+export HEKATE_S3_CLIENTS=${HEKATE_S3_CLIENTS:-$(readlink -f "$target")/s3-clients}
 exec /usr/bin/python3 -m pytest -c tests/e2e/pytest.ini -o cache_dir="$(readlink -f "$target")/pytest" "${options[@]}" "${files[@]:-tests/e2e}"

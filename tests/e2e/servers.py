@@ -3,14 +3,15 @@
 from harness import free_port, wait_until
 
 
-def three(store, listen=False, mount=True, apart=False):
+def three(store, listen=False, mount=True, apart=False, options=()):
     """Three servers with a brick each, and a volume with its copies on two of them -> the mount, if it is wanted.
 
-    `listen`: all of them on TCP, not the first alone. `apart`: the coordinator is a process of its own.
+    `listen`: all of them on TCP, not the first alone. `apart`: the coordinator is a process of its own. `options`: those of
+    `init`.
     """
-    options = []
     if apart:
-        store.coordinate(f"127.0.0.1:{free_port()}")
+        store.coordinator_address = f"127.0.0.1:{free_port()}"
+        store.coordinate(store.coordinator_address)
         options = ["--coordinator", store.token(state=store.path("c"))]
     store.init(volume=None, bricks=1, options=options)
     store.address = f"127.0.0.1:{free_port()}"

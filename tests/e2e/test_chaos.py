@@ -38,11 +38,18 @@ def test_promises_are_kept_in_more_kinds_of_chaos(store):
     keeps_promises(store, [kind for kind in faults.SHORT if kind not in KINDS])
 
 
-def keeps_promises(store, kinds):
+@pytest.mark.soak
+@pytest.mark.root
+@pytest.mark.limit(900)
+def test_promises_are_kept_in_chaos_with_etcd(store):
+    keeps_promises(store, list(faults.ETCD_KINDS), etcd=True)
+
+
+def keeps_promises(store, kinds, etcd=False):
     missing = [name for name in NEEDED if not shutil.which(name)]
     missing += [path for path in ["/dev/net/tun", "/dev/loop-control"] if not os.path.exists(path)]
     if missing:
         raise Skip(f"needs {', '.join(missing)}")
-    results = run.chaos(Store(store.directory("chaos")), len(kinds), SEED, kinds, lambda text: print(text, flush=True))
+    results = run.chaos(Store(store.directory("chaos")), len(kinds), SEED, kinds, lambda text: print(text, flush=True), etcd=etcd)
     print(report.table(results), flush=True)
     equal(sorted(result["kind"] for result in results), sorted(kinds), "kinds of faults")

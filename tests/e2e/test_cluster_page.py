@@ -94,6 +94,9 @@ def test_three_machines_and_a_client_as_the_page_says(store):
         first, client = blocks()[0][0], blocks()[-1][0]
         machines.at(client, "echo written > /mnt/photos/file; sync /mnt/photos/file")
         equal(machines.at(first, "cat /mnt/photos/file").strip(), "written", "content")
+        # Names and contents of all servers, by the mount of a server's machine too.
+        for address in (first, client):
+            machines.at(address, f"mkdir /mnt/photos/{address}; cd /mnt/photos/{address}; for n in $(seq 32); do echo $n > $n; done; cat * | wc -l")
         status = lambda: json.loads(machines.at(first, "hekate --json status"))
         wait_until(lambda: status()["health"] == "good", "a good state")
         equal([row["state"] for row in status()["servers"]], ["online"] * 3, "servers")

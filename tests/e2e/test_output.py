@@ -128,7 +128,7 @@ def test_each_command_has_an_example_in_its_help(store):
         listed = re.search(r"\nCommands:\n(.*?)\n\n", text, re.S)
         if not listed:
             return [(words, text)]
-        names = [name for name in re.findall(r"^  ([a-z][a-z-]*)", listed[1], re.M) if name != "help"]
+        names = [name for name in re.findall(r"^  ([a-z][a-z0-9-]*)", listed[1], re.M) if name != "help"]
         return [leaf for name in names for leaf in leaves(*words, name)]
 
     found = leaves()

@@ -23,12 +23,20 @@ class Client:
 
     def __init__(self, path):
         self.stream = socket.socket(socket.AF_UNIX)
-        self.stream.connect(path)
+        # The socket is there before its program listens.
+        wait_until(lambda: self.connects(path), "a disk that listens")
         self.exactly(18)
         self.stream.sendall(struct.pack(">I8sII", 0b11, disk.OPTION, disk.OPT_GO, 0))
         # The answer with the size, and the one that ends it.
         self.size = struct.unpack(">QIIIHQH", self.exactly(32))[5]
         self.exactly(20)
+
+    def connects(self, path):
+        try:
+            self.stream.connect(path)
+        except ConnectionRefusedError:
+            return False
+        return True
 
     def exactly(self, count):
         return self.stream.recv(count, socket.MSG_WAITALL)

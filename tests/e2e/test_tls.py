@@ -10,16 +10,17 @@ import random
 import re
 import socket
 import ssl
+import tarfile
 import threading
 import time
 
 import pytest
 
-from certificates import DAY_S, REFUSED, Log, Poser, cluster_of, forge, make_root
+from certificates import DAY_S, REFUSALS_S, REFUSED, Log, Poser, cluster_of, forge, make_root, write_credential
 from harness import equal, free_port, raises, read, wait_until, write
 from helper_install import fails, install_helper, works
 from raw_client import (
-    CHALLENGE, HELLO, READ_ONLY, TO_CONTROL, Raw, Refused, Session, control, greeted, header, open_volume, parts_of, refusal, resume,
+    CHALLENGE, HELLO, READ_ONLY, TO_CONTROL, Raw, Refused, Session, control, greeted, header, open_volume, parts_of, peer, refusal, resume,
     tls,
 )
 from servers import three
@@ -372,6 +373,68 @@ def test_a_credential_is_for_its_volumes(store):
     store.refuses("client", "create", "more", "--volume", "none", "-o", store.path("m.hekate"), words=["no volume is called none", "v, w, x"])
     store.refuses("client", "create", "more", "-o", store.path("m.hekate"), words=["--volume, or --admin"])
     equal(os.path.exists(store.path("m.hekate")), False, "a file of a client that was not made")
+
+
+def test_the_log_says_who_was_refused(store):
+    address = up(store)
+    store.cli("volume", "create", "w", "--copies", "2")
+    web, log, at = store.client("web", "--volume", "v"), Log(store.state), host_port(address)
+    named = lambda who: rf"{who} from 127\.0\.0\.1:\d+ at network front was refused: "
+    refusal(at, open_volume("w"), credential=web)
+    log.says(named("client web"), "client web may not use volume w")
+    store.refuses("stop", server=address, credential=web, words=["may only read"], exits=[DENIED])
+    log.says(named("client web"), "may only read the state")
+    session = Session(at, "v", credential=web)
+    refusal(at, resume("v", session.session), credential=f"{store.state}/credential.toml")
+    log.says(named("server 1"), "the session belongs to another user or client")
+    control(at, {"request": "status"})
+    log.says(named("a process without a certificate"), "no certificate")
+    refusal(at, peer(1, 1, 1), credential=web)
+    log.says(named("client web"), "cannot be used as that of server 1")
+    begun = time.monotonic()
+    for _ in range(40):
+        refusal(at, open_volume("w"), credential=web)
+    seconds = time.monotonic() - begun
+    lines = log.text().splitlines()
+    assert 1 <= len(lines) <= seconds + 1, (seconds, lines)
+    time.sleep(REFUSALS_S)
+    log.at = os.path.getsize(log.path)
+    refusal(at, open_volume("w"), credential=web)
+    log.says(named("client web"), r"\(\d+ more since the last line\)")
+    store.cli("debug", "bundle", store.path("bundle.tar.gz"))
+    with tarfile.open(store.path("bundle.tar.gz")) as archive:
+        lines = archive.extractfile("hekate-debug/logs/serve.log").read()
+    assert b"client client-1 may not use volume" in lines and b"client web" not in lines, lines
+
+
+def test_doctor_knows_credentials(store):
+    up(store)
+    web = store.client("web", "--volume", "v")
+
+    def row(what, **named):
+        # If a check fails, a second document has the error.
+        rows = json.JSONDecoder().raw_decode(store.try_cli("--json", "doctor", **named).out)[0]["checks"]
+        return next((one["state"], one["found"], one["fix"]) for one in rows if one["check"] == what)
+
+    def says(credential, state, found, fix):
+        told = row("credential", credential=credential)
+        assert told[0] == state and found in told[1] and fix in told[2], told
+
+    own = row("server's credential")
+    assert own[0] == "good" and own[1].startswith("server 1, valid until "), own
+    says(web, "good", "client web, valid until ", "")
+    identity = f"hekate://{cluster_of(store.state)}/client/web"
+    says(forge(store, "ended", identity, ends_s=-60), "bad", "client web, expired ", "hekate client renew web -o ")
+    says(forge(store, "ending", identity, begins_s=-90 * DAY_S, ends_s=13.5 * DAY_S), "weak", "in 13 days", "hekate client renew web -o ")
+    says(forge(store, "begins", identity, begins_s=7200, ends_s=DAY_S), "bad", "the clock of this machine is behind", "set the clock")
+    other = parts_of(forge(store, "other", identity))
+    says(write_credential(store, "mixed", parts_of(web)["chain"], other["key"]), "bad", "the key is not that of the certificate", "hekate client renew")
+    says(store.path("none"), "bad", "cannot be read", "hekate client renew")
+    os.chmod(web, 0o644)
+    says(web, "bad", "other users can read it", f"chmod 600 {web}")
+    assert store.try_cli("doctor", credential=web).exit == AWAY, "it fails"
+    # A user who may not read the server's is told so.
+    equal(row("server's credential", uid=4001)[0], "weak", "of another user")
 
 
 @pytest.mark.root

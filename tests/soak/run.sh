@@ -55,6 +55,25 @@ reexport() { # a mount that Samba serves on: a minute
   cargo build --release -p hekate
   tests/e2e/run.sh test_samba.py -m soak
 }
+s3_clients() { # awscli, s3cmd, rclone, restic and mc against the S3 door: five minutes
+  cargo build --release -p hekate
+  tests/e2e/run.sh test_s3_clients.py -m soak
+}
+translators() { # pjdfstest, fsx and random system calls above each transparent translator and above ten random stacks: an hour
+  cargo build --release -p hekate
+  tests/e2e/run.sh test_translators.py -m soak
+  local one=("negative-lookup:lifetime=1s" trace:file=/dev/null io-stats python:translator=hello python:translator=negative_lookup)
+  local layers
+  for layers in "${one[@]}"; do
+    echo "soak: translators: $layers"
+    HEKATE_TRANSLATORS=$layers tests/e2e/run.sh test_posix.py test_fsx.py test_against_ext4.py
+  done
+  for round in $(seq 10); do
+    layers=$(shuf -n $((2 + RANDOM % 4)) -e "${one[@]}" | tr '\n' ' ')
+    echo "soak: translators, stack $round of 10: $layers"
+    HEKATE_TRANSLATORS=$layers tests/e2e/run.sh test_posix.py test_fsx.py test_against_ext4.py
+  done
+}
 containers() { # a Debian root made on an overlay on a mount, and used on overlays of two kinds: ten minutes, 60 MB from a mirror
   cargo build --release -p hekate
   tests/e2e/run.sh test_container_roots.py -m soak
@@ -102,11 +121,18 @@ power() { # 50 times the power of a guest with a cluster is cut under load, two 
   cargo build --release -p hekate
   HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/chaos/power/run.py --rounds 50
 }
+etcd() { # the tests over etcd ten times, and what idle servers cost it: ten minutes
+  for round in $(seq 10); do
+    echo "soak: etcd, round $round of 10"
+    cargo test -p hekate-etcd
+  done
+  cargo test -p hekate-etcd --test etcd -- --ignored --nocapture
+}
 package() { # the Debian package: linted, installed, removed, and booted by systemd: five minutes
   tests/package/run.sh
 }
 
-parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts modes reexport containers programs posix memory histories fuzz package power guest"
+parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts modes translators reexport s3_clients containers programs posix memory etcd histories fuzz package power guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The version of all formats in a brick. A brick of another version is refused; `docs/format/README.md` says why there
 /// is no migration before 1.0.
-pub const FORMAT_VERSION: u32 = 9;
+pub const FORMAT_VERSION: u32 = 10;
 
 /// The layout of a brick, fixed when it is created.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]

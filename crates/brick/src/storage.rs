@@ -119,6 +119,12 @@ pub fn patiently<T>(open: impl Fn() -> Result<T>, close_others: impl Fn()) -> Re
 pub trait StorageFile: Send + Sync {
     /// Reads at most `buffer.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Appends the `length` bytes from `offset` on to `buffer`; those behind the end of the file are zeros.
+    fn append_to(&self, buffer: &mut Vec<u8>, length: usize, offset: u64) -> Result<()> {
+        let begin = buffer.len();
+        buffer.resize(begin + length, 0);
+        self.read_at(&mut buffer[begin..], offset).map(|_| ())
+    }
     /// Writes all of `parts`, one behind the other.
     fn write_at(&self, parts: &[&[u8]], offset: u64) -> Result<()>;
     /// The length of the file, in bytes.

@@ -46,11 +46,16 @@
 //! ```
 
 mod files;
+mod graph;
+mod heartbeats;
 mod locks;
+mod objects;
 mod volume;
 
 pub use hekate_graph::Context;
 pub use hekate_proto as proto;
+pub use hekate_proto::Fetched;
 pub use hekate_translators::check_mode;
 pub use hekate_transport::{Endpoint, Local};
+pub use objects::{Joined, KeyPage, ObjectName, Owner};
 pub use volume::{FilePosition, New, OpenOptions, SetXattr, Volume, seed};

@@ -1,32 +1,31 @@
 //! An open volume: its session, its graph, and the ops that gateways request by inode.
 
+use crate::graph::VolumeGraph;
+use crate::heartbeats::{HEARTBEAT, Shared};
 use bytes::Bytes;
-use hekate_graph::{Context, LayerSpec, Translator};
+use hekate_graph::report::GraphReport;
+use hekate_graph::{Catalogue, Context, LayerSpec, Translator};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
-use hekate_threads::{HashMap, HashSet, Mutex, RwLock};
-use hekate_translators::{Distribute, Locks, LossWatch, REGISTRY, Replicate};
+use hekate_translators::{Distribute, Locks, LossWatch, Replicate, built_in};
+use hekate_transport::TlsContext;
 use hekate_transport::{Endpoint, Local, ServerPool, Servers, Welcome};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-/// Interval of the session's heartbeats. A server ends a session after 60 s without one.
-const HEARTBEAT: Duration = Duration::from_secs(1);
-
-/// Most files with mapped pages that a heartbeat names, 16 bytes each. Further files are named after their next
-/// write-back.
-const MAPPED_MAX: usize = 1024;
 
 /// How to open a volume.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct OpenOptions {
-    /// Translators above the fixed layers; the first one sees ops first.
+    /// Translators of this program above those of the volume; the first one sees ops first.
     pub layers: Vec<LayerSpec>,
+    /// The translators that this program has. `None`: those that are built in.
+    pub catalogue: Option<Catalogue>,
     /// Reads do not change times of access (noatime). Otherwise relatime applies (mount(8)).
     pub no_access_times: bool,
     /// Set if the server runs in this process: ops are then function calls.
     pub local: Option<Local>,
+    /// Of a session at a unix socket: the credential of the server there, to reach servers on other machines.
+    pub elsewhere: Option<Arc<TlsContext>>,
 }
 
 /// An open volume, until it is dropped.
@@ -40,24 +39,13 @@ pub struct OpenOptions {
 /// `NoSpace` if a brick has no room for a change. A method's own section names the others.
 pub struct Volume {
     shared: Arc<Shared>,
-    top: Arc<dyn Translator>,
+    graph: Arc<VolumeGraph>,
+    latest_map: Box<dyn Fn() -> Arc<VolumeMap> + Send + Sync>,
     pub(crate) locks: Arc<Locks>,
     losses: LossWatch,
     map: VolumeMap,
     session: SessionId,
     access_times: bool,
-}
-
-struct Shared {
-    servers: Arc<dyn Servers>,
-    /// Files whose mapped pages were written back since the last heartbeat that a server answered.
-    mapped: Mutex<HashSet<InodeId>>,
-    /// Number of opens by inode.
-    opens: Mutex<HashMap<InodeId, u32>>,
-    /// Held shared while a file without a name is being made, and exclusively (without waiting) while the orphans are
-    /// chosen that a heartbeat reports as unused.
-    unnamed: RwLock<()>,
-    ended: AtomicBool,
 }
 
 impl Volume {
@@ -67,7 +55,7 @@ impl Volume {
     /// `Unavailable` if the server cannot be reached, `NotFound` with the known names, `Denied` if this user may not
     /// use the volume, `NotSupported` if its mode needs the cargo feature `measuring` here or at the server.
     pub fn open(endpoint: Endpoint, name: &str, options: &OpenOptions) -> Result<Self> {
-        let (servers, welcome) = ServerPool::open(endpoint, name, options.local.clone())?;
+        let (servers, welcome) = ServerPool::open(endpoint, name, options.local.clone(), options.elsewhere.clone())?;
         Self::over(Arc::new(servers), welcome, options)
     }
 
@@ -82,20 +70,16 @@ impl Volume {
         }
         let replicate = Replicate::new(servers.clone(), welcome.session, welcome.map.clone());
         let bottom = Arc::new(Distribute::new(replicate));
-        let (locks, losses) = (bottom.locks(), bottom.loss_watch());
-        let top = hekate_graph::build(&options.layers, REGISTRY, bottom)?;
-        let shared = Arc::new(Shared {
-            servers,
-            mapped: Mutex::default(),
-            opens: Mutex::default(),
-            unnamed: RwLock::default(),
-            ended: AtomicBool::new(false),
-        });
-        let (beating, graph) = (shared.clone(), top.clone());
-        hekate_threads::spawn("hekate-beat", move || beating.send_heartbeats(&*graph))
+        let (locks, losses, latest_map) = (bottom.locks(), bottom.loss_watch(), Box::new(bottom.latest_map()));
+        let catalogue = options.catalogue.clone().unwrap_or_else(built_in);
+        let graph = VolumeGraph::open(catalogue, options.layers.clone(), &welcome.map.graph, bottom)
+            .inspect_err(|_| end_session(&*servers, &welcome))?;
+        let shared = Arc::new(Shared::new(servers));
+        let (beating, its_graph) = (shared.clone(), graph.clone());
+        hekate_threads::spawn("hekate-beat", move || beating.send_heartbeats(&its_graph))
             .map_err(|e| Error::io("start a thread", e))?;
         let access_times = !options.no_access_times;
-        Ok(Self { shared, top, locks, losses, map: welcome.map, session: welcome.session, access_times })
+        Ok(Self { shared, graph, latest_map, locks, losses, map: welcome.map, session: welcome.session, access_times })
     }
 
     /// The map as of the opening of the volume.
@@ -107,21 +91,29 @@ impl Volume {
         self.session
     }
 
+    /// True if servers have ended the session, because they heard nothing of it for 60 s or its client was revoked. Every
+    /// op fails from then on; [`Volume::open`] begins another session.
+    pub fn has_ended(&self) -> bool {
+        self.shared.was_refused()
+    }
+
     /// Notes that pages which a program changed through a shared mapping were written back. The next heartbeat
     /// reports the file, so that servers can warn of a file that two mounts map.
     pub fn wrote_mapped(&self, inode: InodeId) {
-        let mut mapped = self.shared.mapped.lock();
-        if mapped.len() < MAPPED_MAX {
-            mapped.insert(inode);
-        }
+        self.shared.wrote_mapped(inode);
     }
 
     /// Executes an op through the graph.
     pub fn call(&self, context: &Context, op: Op) -> Result<Reply> {
-        self.top.handle(context, op)
+        self.graph.running().handle(context, op)
     }
 
-    fn node(&self, context: &Context, op: Op) -> Result<(Attr, bool)> {
+    /// The translators in use with their counters, and the layers below.
+    pub fn graph(&self) -> GraphReport {
+        self.graph.report(&(self.latest_map)(), self.session)
+    }
+
+    pub(crate) fn node(&self, context: &Context, op: Op) -> Result<(Attr, bool)> {
         match self.call(context, op)? {
             Reply::Node { attr, created } => Ok((attr, created)),
             _ => Err(unexpected()),
@@ -460,6 +452,11 @@ impl Volume {
         self.shared.opens.lock().contains_key(&inode)
     }
 
+    /// True if any inode is open.
+    pub(crate) fn has_open(&self) -> bool {
+        !self.shared.opens.lock().is_empty()
+    }
+
     fn bytes(&self, context: &Context, op: Op) -> Result<Bytes> {
         match self.call(context, op)? {
             Reply::Bytes { bytes } => Ok(bytes),
@@ -528,7 +525,8 @@ impl Volume {
         // If a server is unavailable, the session expires there.
         let gave_up = AtomicBool::new(true);
         let context = Context { interrupt: Some(&gave_up), ..Context::default() };
-        let _ = self.call(&context, Op::Volume { op: VolumeOp::EndSession });
+        self.graph.end();
+        let _ = self.graph.running().bottom().handle(&context, Op::Volume { op: VolumeOp::EndSession });
         self.shared.servers.close();
         self.locks.close();
     }
@@ -545,45 +543,6 @@ fn end_session(servers: &dyn Servers, welcome: &Welcome) {
 impl Drop for Volume {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-impl Shared {
-    /// Body of the heartbeat thread: sends the servers a heartbeat every second, with the orphans that the session does
-    /// not have open.
-    fn send_heartbeats(&self, graph: &dyn Translator) {
-        let mut unused = Vec::new();
-        while !self.ended.load(Ordering::SeqCst) {
-            let context = Context { interrupt: Some(&self.ended), ..Context::default() };
-            let mapped: Vec<InodeId> = std::mem::take(&mut *self.mapped.lock()).into_iter().collect();
-            let heartbeat = VolumeOp::Heartbeat { unused, mapped: mapped.clone() };
-            let asked = graph.handle(&context, Op::Volume { op: heartbeat });
-            unused = match asked {
-                Ok(Reply::Orphans { inodes, .. }) => self.unused_of(inodes),
-                _ => {
-                    // The servers may not have received the names of the files.
-                    let mut waiting = self.mapped.lock();
-                    let room = MAPPED_MAX.saturating_sub(waiting.len());
-                    waiting.extend(mapped.into_iter().take(room));
-                    Vec::new()
-                }
-            };
-            if unused.is_empty() {
-                hekate_threads::sleep(HEARTBEAT);
-            } else {
-                hekate_threads::sleep(HEARTBEAT / 20);
-            }
-        }
-    }
-}
-
-impl Shared {
-    /// Those of the orphans that are not open here. None while an unnamed file is being made, which may be one of
-    /// them.
-    fn unused_of(&self, orphans: Vec<InodeId>) -> Vec<InodeId> {
-        let Some(_no_unnamed_file) = self.unnamed.try_write() else { return Vec::new() };
-        let opens = self.opens.lock();
-        orphans.into_iter().filter(|inode| !opens.contains_key(inode)).collect()
     }
 }
 

@@ -8,7 +8,7 @@ include!("support/cutter.rs");
 
 use bytes::Bytes;
 use hekate_client::proto::*;
-use hekate_client::{Context, FilePosition, New, OpenOptions, SetXattr, Volume};
+use hekate_client::{Context, FilePosition, Joined, New, ObjectName, OpenOptions, Owner, SetXattr, Volume};
 
 /// One kind of request, how to make a client send it, and the outcome that the caller sees.
 struct Case {
@@ -122,6 +122,63 @@ fn of_names() -> Vec<Case> {
         }),
         case!("a list", Op::Name { op: NameOp::List { .. } | NameOp::ListPart { .. } }, |volume, things| {
             said(volume.list(&context(), things.dir, None, 100, false).map(|(entries, end)| (entries.len(), end)))
+        }),
+    ]
+}
+
+fn object(things: &Things, text: &str) -> ObjectName {
+    ObjectName { dir: things.dir, name: name(text), alternate: Some(name(&format!("%~-{text}"))) }
+}
+
+fn of_objects() -> Vec<Case> {
+    fn put(volume: &Volume, name: &ObjectName, condition: Condition) -> Result<String> {
+        let (content, attributes) = (bytes(50), vec![(Bytes::from_static(b"hekate.s3"), bytes(9))]);
+        let source = PutSource::Bytes { content, mode: 0o644, uid: 1, gid: 1, attributes };
+        said(volume.put(&context(), name, source, Bytes::from_static(b"etag"), condition).map(|(_, created)| created))
+    }
+    vec![
+        case!("a put", Op::Name { op: NameOp::Put { .. } }, |volume, things| {
+            put(volume, &object(things, "new"), Condition::Absent)
+        }),
+        case!("a put over a file", Op::Name { op: NameOp::Put { .. } }, |volume, things| {
+            let etag = etag_of(&volume.getattr(&context(), things.file)?);
+            put(volume, &object(things, "file"), Condition::Matches { etag })
+        }),
+        case!("a put of an inode", Op::Name { op: NameOp::Put { .. } }, |volume, things| {
+            let (inode, etag) = (things.large, Bytes::from_static(b"etag"));
+            let put = PutSource::Inode { inode };
+            said(
+                volume
+                    .put(&context(), &object(things, "new"), put, etag, Condition::Absent)
+                    .map(|(attr, _)| attr.nlink),
+            )
+        }),
+        case!("a removal", Op::Name { op: NameOp::Remove { .. } }, |volume, things| {
+            said(volume.remove_object(&context(), &object(things, "file"), Condition::Exists))
+        }),
+        case!("a directory for a key", Op::Name { op: NameOp::MakePrefix { .. } }, |volume, things| {
+            let owner = Owner { mode: 0o755, uid: 1, gid: 1 };
+            let made = volume.make_prefix(&context(), things.dir, name("file"), name("%~-file"), owner)?;
+            said(Ok(made.implied))
+        }),
+        case!("a removal of that", Op::Name { op: NameOp::RemovePrefix { .. } }, |volume, things| {
+            let owner = Owner { mode: 0o755, uid: 1, gid: 1 };
+            volume.make_prefix(&context(), things.dir, name("implied"), name("%~-implied"), owner)?;
+            said(volume.remove_prefix(&context(), things.dir, name("implied")))
+        }),
+        case!("a join", Op::Name { op: NameOp::Join { .. } }, |volume, things| {
+            let parts = vec![(name("file"), Bytes::new()), (name("large"), Bytes::new())];
+            let owner = Owner { mode: 0o755, uid: 1, gid: 1 };
+            let joined = Joined { name: name("z"), owner, etag: Bytes::new(), attributes: Vec::new() };
+            said(volume.join(&context(), things.dir, parts, joined).map(|attr| attr.size))
+        }),
+        case!("a fetch", Op::Name { op: NameOp::Fetch { .. } }, |volume, things| {
+            let fetched = volume.fetch(&context(), &object(things, "file"), Bytes::from_static(b"user.x"), true)?;
+            said(Ok((fetched.content, fetched.attribute)))
+        }),
+        case!("a list of keys", Op::Name { op: NameOp::ListKeys { .. } }, |volume, things| {
+            let page = volume.list_keys(&context(), things.dir, Bytes::new(), Bytes::new(), 100)?;
+            said(Ok(page.entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>()))
         }),
     ]
 }
@@ -257,8 +314,14 @@ fn each_kind_is_done_once(spread: u32) {
     let open = |endpoint| Volume::open(endpoint, "v1", &OpenOptions::default()).unwrap();
     let (cut, whole) = (open(cutter.endpoint()), open(scratch.endpoint()));
     let parts = if spread > 1 { of_parts() } else { Vec::new() };
-    for (number, case) in
-        of_names().into_iter().chain(of_inodes()).chain(of_data()).chain(of_space()).chain(parts).enumerate()
+    for (number, case) in of_names()
+        .into_iter()
+        .chain(of_objects())
+        .chain(of_inodes())
+        .chain(of_data())
+        .chain(of_space())
+        .chain(parts)
+        .enumerate()
     {
         let [one, other] = ["cut", "whole"].map(|text| format!("{number}-{text}"));
         let (ours, theirs) = (Things::new(&cut, &one), Things::new(&whole, &other));

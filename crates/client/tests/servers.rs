@@ -7,6 +7,7 @@ use hekate_client::proto::*;
 use hekate_client::{Context, Endpoint, New, OpenOptions, Volume};
 use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry, ServerInfo};
 use hekate_control::VolumeCreate;
+use hekate_graph::Translator;
 use hekate_server::{Membership, Node, NodeSettings};
 use hekate_translators::{Distribute, Replicate};
 use hekate_transport::{Server, ServerPool};
@@ -40,7 +41,9 @@ impl Pair {
         registry.join(&info, &[pair.make_brick(server)]).unwrap();
         drop(registry);
         let coordinator = pair.endpoint(0).to_string();
-        Membership { server: SECOND, cluster: "pair".into(), coordinator }.write(&pair.state(1)).unwrap();
+        Membership { server: SECOND, cluster: "pair".into(), coordinator, servers: Vec::new() }
+            .write(&pair.state(1))
+            .unwrap();
         pair.start(0);
         pair.start(1);
         let wanted = VolumeCreate {
@@ -78,6 +81,8 @@ impl Pair {
             server,
             incarnation: Incarnation(0),
             openings: 0,
+            begun: 0,
+            restored: false,
             unopened: false,
         }
     }
@@ -309,11 +314,11 @@ fn a_server_names_the_one_that_leads_a_partition() {
 fn with_a_map(pair: &Pair, change: fn(&mut map::VolumeMap)) {
     let (volume, _) = pair.open(0);
     drop(volume);
-    let (servers, mut welcome) = ServerPool::open(pair.endpoint(0), "v", None).unwrap();
+    let (servers, mut welcome) = ServerPool::open(pair.endpoint(0), "v", None, None).unwrap();
     change(&mut welcome.map);
     welcome.map.check().unwrap();
     let replicate = Replicate::new(Arc::new(servers), welcome.session, welcome.map.clone());
-    let graph = hekate_graph::build(&[], hekate_translators::REGISTRY, Arc::new(Distribute::new(replicate))).unwrap();
+    let graph = Distribute::new(replicate);
     let call = |op| graph.handle(&Context::default(), op);
     let name = |text: String| Name::try_from(text.as_str()).unwrap();
     // Directories are distributed over both servers. A second directory of the same name would be refused.

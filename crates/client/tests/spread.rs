@@ -4,6 +4,7 @@
 
 include!("support/scratch.rs");
 
+use bytes::Bytes;
 use hekate_client::proto::*;
 use hekate_client::{Context, New, OpenOptions, SetXattr, Volume};
 use std::collections::BTreeSet;
@@ -71,6 +72,45 @@ fn names_are_listed_in_order_and_counted_whatever_partition_has_them() {
     assert!(by_id.mtime > wide.mtime && by_id.ctime >= by_id.mtime && by_id.change > wide.change + 1500);
     let seen = one.read_directory("/").unwrap().into_iter().find(|entry| entry.name == name("wide")).unwrap();
     assert_eq!(seen.attr, Some(by_id), "as its parent lists it");
+}
+
+#[test]
+fn keys_of_a_shared_directory_come_in_their_order_each_once() {
+    let scratch = Scratch::wide("spread-keys", SPREAD);
+    let volume = open(&scratch);
+    let wide = make(&volume, ROOT, "wide", NewNode::Directory).unwrap().id;
+    let mut expected = BTreeSet::new();
+    for number in 0..60 {
+        // Of a directory, "a/" stands between the files "a-b" and "a0".
+        for (text, node) in [("", NewNode::Directory), ("-b", NewNode::File), ("0", NewNode::File)] {
+            let text = format!("k{number:02}{text}");
+            let key = if node == NewNode::Directory { format!("{text}/") } else { text.clone() };
+            make(&volume, wide, &text, node).unwrap();
+            expected.insert(key);
+        }
+    }
+    let keys = |prefix: &'static str, after: &str, limit| {
+        let (mut all, mut after) = (Vec::new(), Bytes::from(after.to_owned()));
+        loop {
+            let page = volume.list_keys(&Context::default(), wide, prefix.into(), after, limit).unwrap();
+            assert!(page.entries.len() <= limit as usize && (page.end || !page.entries.is_empty()));
+            assert_eq!(page.directory.id, wide);
+            for entry in page.entries {
+                let text = String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
+                all.push(if entry.kind == NodeKind::Directory { text + "/" } else { text });
+            }
+            if page.end {
+                return all;
+            }
+            after = Bytes::from(all.last().unwrap().clone());
+        }
+    };
+    let expected: Vec<String> = expected.into_iter().collect();
+    for limit in [1, 7, 50, 1024] {
+        assert_eq!(keys("", "", limit), expected, "{limit} at a time");
+    }
+    assert_eq!(keys("k07", "", 2), ["k07-b", "k07/", "k070"]);
+    assert_eq!(keys("", "k58/", 10), ["k580", "k59-b", "k59/", "k590"]);
 }
 
 #[test]

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod changes;
 pub(crate) mod tasks;
 
-use crate::coordinator::{Coordinator, Expect, Outcome, Revision, Watched, Write};
+pub use changes::{shows_what_was_acknowledged, tells_changes};
+
+use crate::coordinator::{CLOSED, Coordinator, Expect, Outcome, Revision, Watched, Write};
 use hekate_threads::{elapsed, now, sleep};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,15 +22,21 @@ const LONG: Duration = Duration::from_secs(30);
 /// A limit that ends a watch.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Runs the suite on a coordinator without faults and without keys below `/suite/`.
+/// Time after the end of its lifetime within which the embedded coordinator lets a kept key expire.
+pub const LATE: Duration = Duration::from_millis(125);
+
+/// Runs the suite on a coordinator without faults and without keys below `/suite/`. `late`: the longest time after the
+/// end of its lifetime at which a kept key expires.
 ///
 /// # Panics
 /// If the coordinator does not conform.
-pub fn conforms(coordinator: &Arc<dyn Coordinator>) {
+pub fn conforms(coordinator: &Arc<dyn Coordinator>, late: Duration) {
     compares_and_writes(&**coordinator);
-    keeps(&**coordinator);
+    keeps(&**coordinator, late);
     watches(&**coordinator);
     watches_kept_keys(&**coordinator);
+    closes(&**coordinator);
+    tells_changes(coordinator, late);
     loses_no_update(coordinator);
     writes_all_or_nothing(coordinator);
     wakes_a_watch(coordinator);
@@ -39,6 +48,7 @@ fn transact(coordinator: &dyn Coordinator, expect: &[Expect<'_>], writes: &[Writ
     match coordinator.transact(expect, writes).unwrap() {
         Outcome::Written => true,
         Outcome::Refused => false,
+        Outcome::Closed { by } => panic!("closed by {by}"),
         Outcome::Unknown { why } => panic!("no answer: {why}"),
     }
 }
@@ -79,7 +89,7 @@ fn compares_and_writes(coordinator: &dyn Coordinator) {
 }
 
 /// Keys with a lifetime.
-fn keeps(coordinator: &dyn Coordinator) {
+fn keeps(coordinator: &dyn Coordinator, late: Duration) {
     let (d, e, short) = ("/suite/d", "/suite/e", Duration::from_millis(500));
     let known = |key: &str| coordinator.get(key).unwrap();
     assert_eq!(coordinator.keep(e, "2", short * 100).unwrap(), Outcome::Written);
@@ -96,7 +106,7 @@ fn keeps(coordinator: &dyn Coordinator) {
         }
         sleep(short / 20);
     }
-    sleep(short + short / 4);
+    sleep(short + late);
     assert_eq!((known(d), known(e)), (None, Some("2".into())), "the key was not renewed");
     assert!(coordinator.list(d).unwrap().pairs.is_empty());
     for _ in 0..2 {
@@ -149,6 +159,23 @@ fn watches_kept_keys(coordinator: &dyn Coordinator) {
     let (_, fourth) = changed(coordinator, &["/suite/kept/"], third).unwrap();
     coordinator.release(key).unwrap();
     assert!(changed(coordinator, &["/suite/kept/"], fourth).is_some(), "it was removed");
+}
+
+/// A store that is closed takes no writes until it is opened, and answers reads.
+fn closes(coordinator: &dyn Coordinator) {
+    let (a, kept, closed) = ("/suite/closed/a", "/suite/closed/kept", Outcome::Closed { by: "why".into() });
+    put(coordinator, a, Some("1"));
+    assert!(transact(coordinator, &[(CLOSED, None)], &[(CLOSED, Some("why"))]));
+    assert_eq!(coordinator.transact(&[(a, Some("1"))], &[(a, Some("2"))]).unwrap(), closed);
+    assert_eq!(coordinator.transact(&[(a, Some("?"))], &[(a, Some("2"))]).unwrap(), closed, "refused or not");
+    assert_eq!(coordinator.keep(kept, "1", LONG).unwrap(), closed);
+    assert_eq!((coordinator.get(a).unwrap().unwrap(), coordinator.get(kept).unwrap()), ("1".into(), None));
+    assert!(transact(coordinator, &[(CLOSED, Some("why"))], &[(a, Some("3"))]), "a transaction that names the key");
+    assert!(!transact(coordinator, &[(CLOSED, Some("other"))], &[(CLOSED, None)]));
+    assert!(transact(coordinator, &[(CLOSED, Some("why"))], &[(CLOSED, None)]));
+    assert!(transact(coordinator, &[(a, Some("3"))], &[(a, None)]));
+    assert_eq!(coordinator.keep(kept, "1", LONG).unwrap(), Outcome::Written);
+    coordinator.release(kept).unwrap();
 }
 
 fn number(coordinator: &dyn Coordinator, key: &str) -> u64 {

@@ -2,12 +2,17 @@
 //!
 //! A kept key expires unless it is kept again; such keys say which servers live (leases, Gray and Cheriton 1989). The
 //! embedded coordinator is one file in the first server or in a process of its own, which other servers query over
-//! its control interface. The trait promises no more than etcd's API version 3 does; etcd is to implement it.
+//! its control interface. `hekate_etcd` implements the trait
+//! over etcd.
 
 mod changes;
 mod embedded;
+mod mirror;
+pub mod moving;
 
+pub use changes::Changes;
 pub use embedded::EmbeddedCoordinator;
+pub use mirror::Mirror;
 
 use hekate_proto::Result;
 use serde::{Deserialize, Serialize};
@@ -17,6 +22,17 @@ use std::time::Duration;
 pub type Expect<'a> = (&'a str, Option<&'a str>);
 /// A key's new value in a transaction. `None`: the key is removed.
 pub type Write<'a> = (&'a str, Option<&'a str>);
+
+/// The key that closes a store: while it exists, writes and kept keys are not taken (`Outcome::Closed`), except by a
+/// transaction that names it. Its value says where the records are moving to ([`moving`]). Reads are still answered.
+pub const CLOSED: &str = "/closed";
+/// Most keys that one transaction expects, and most that it writes.
+pub const KEYS_MAX: usize = 128;
+
+/// True if a transaction names the key that closes a store.
+pub fn names_closed(expect: &[Expect<'_>], writes: &[Write<'_>]) -> bool {
+    expect.iter().map(|(key, _)| key).chain(writes.iter().map(|(key, _)| key)).any(|key| *key == CLOSED)
+}
 
 /// A consistent key-value store.
 ///
@@ -30,11 +46,18 @@ pub trait Coordinator: Send + Sync {
     /// The keys with a prefix, in order, with their values, all at one revision.
     fn list(&self, prefix: &str) -> Result<Listing>;
 
-    /// Executes all writes durably, if all expected values match.
+    /// What has changed below each prefix since its caller has read it, as of a revision that is not older than any
+    /// write which was acknowledged before the call. A store that cannot tell returns all keys below the prefix.
+    fn changes(&self, known: &[Known<'_>]) -> Result<Vec<Changed>> {
+        known.iter().map(|known| Ok(self.list(known.prefix)?.into())).collect()
+    }
+
+    /// Executes all writes durably, if all expected values match. At most [`KEYS_MAX`] of each.
     fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<Outcome>;
 
     /// Sets a key that expires after `lifetime`, which counts from a moment after the call. Such keys must not be used
-    /// in transactions. A change of its value has a revision, a renewal with the same value has none.
+    /// in transactions. A change of its value has a revision, a renewal with the same value has none. The key may expire
+    /// later than that, never earlier.
     fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<Outcome>;
 
     /// Removes a kept key at once, if it exists.
@@ -62,6 +85,10 @@ pub enum Outcome {
     Written,
     /// A value did not match, so nothing was written and never will be.
     Refused,
+    /// The store is closed, so nothing was written and never will be. The value of [`CLOSED`].
+    Closed {
+        by: String,
+    },
     /// It is not known whether the write has been executed. It may still be executed later.
     Unknown {
         /// Why there is no answer.
@@ -76,6 +103,35 @@ pub struct Listing {
     pub pairs: Vec<(String, String)>,
     /// The revision at which they have these values. A watch after it misses no change.
     pub revision: Revision,
+}
+
+/// What a caller of [`Coordinator::changes`] knows of the keys below a prefix.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    pub prefix: &'a str,
+    /// The revision as of which it knows them; `None`: it knows nothing.
+    pub after: Option<Revision>,
+    /// How many keys there were at that revision.
+    pub count: usize,
+}
+
+/// The result of [`Coordinator::changes`] for one prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// Keys, in order, with their values. `None`: the key was removed.
+    pub pairs: Vec<(String, Option<String>)>,
+    /// The revision at which they have these values.
+    pub revision: Revision,
+    /// True if all other keys are as the caller knows them; false if there are no other keys.
+    #[serde(default)]
+    pub is_partial: bool,
+}
+
+impl From<Listing> for Changed {
+    fn from(all: Listing) -> Self {
+        let pairs = all.pairs.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        Self { pairs, revision: all.revision, is_partial: false }
+    }
 }
 
 /// The result of [`Coordinator::watch`].

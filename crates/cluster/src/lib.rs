@@ -13,11 +13,15 @@ pub mod coordinator;
 pub mod placement;
 mod records;
 pub mod registry;
+pub mod restore;
 pub mod views;
 
-pub use coordinator::{Coordinator, EmbeddedCoordinator, LEASE, Listing, Outcome, Revision, Watched};
+pub use coordinator::{CLOSED, Coordinator, EmbeddedCoordinator, LEASE, Listing, Outcome, Revision, Watched};
 pub use records::{
     AliveInfo, BrickInfo, Domain, FIRST_SERVER, PoolInfo, RingInfo, RingRecord, RingWish, ServerInfo, SessionInfo,
-    SessionOwner, ViewRecord, VolumeInfo, check_openings,
+    SessionOwner, ViewRecord, VolumeInfo, check_openings, check_records, older_records,
 };
-pub use registry::{AuthorityInfo, BACK, ClientCertificate, ClientInfo, Registry, TokenInfo};
+pub use registry::{
+    AuthorityInfo, BACK, ClientCertificate, ClientInfo, EtcdInfo, EtcdMember, PlacementRecords, Registry, S3DoorInfo,
+    S3Grant, S3KeyInfo, S3Tls, TokenInfo,
+};

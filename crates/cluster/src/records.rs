@@ -1,7 +1,7 @@
 //! The records in the coordinator. `docs/format/coordinator.md` lists their keys and fields.
 
 pub use hekate_proto::map::Domain;
-use hekate_proto::map::{Mode, View, check_views};
+use hekate_proto::map::{GraphSpec, Mode, View, check_views};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,13 @@ pub struct BrickInfo {
     /// Number of its openings at that time. A brick that has counted fewer openings was restored from an older copy.
     #[serde(default)]
     pub openings: u32,
+    /// Number of its openings that have begun. A brick that has counted more knows more than this record, which is of an
+    /// older copy of the records then.
+    #[serde(default)]
+    pub begun: u32,
+    /// The record is of a backup that an operator has accepted: the next opening of the brick counts as it is.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub restored: bool,
     /// The brick was added while its server ran, and the server has not opened it yet. Nothing is placed on it until
     /// then.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -83,6 +90,31 @@ pub fn check_openings(directory: &str, seen: u32, now: u32) -> Result<()> {
              (`hekate serve --without {directory}`) and make a new one in its place: `hekate brick replace`"
         ),
     })
+}
+
+/// Checks that the records are not of an older copy than the brick has seen. `now`: the number of this opening.
+///
+/// # Errors
+/// `Damaged` if they are.
+pub fn check_records(info: &BrickInfo, now: u32) -> Result<()> {
+    let (known, counted) = (info.begun.max(info.openings), now.saturating_sub(1));
+    if counted <= known || info.restored {
+        return Ok(());
+    }
+    Err(older_records(&format!(
+        "the brick {} has been opened {counted} times, and they know of {known}",
+        info.directory
+    )))
+}
+
+/// The error for records that say less than a brick knows.
+pub fn older_records(why: &str) -> Error {
+    Error::Damaged {
+        what: format!(
+            "the coordinator has an older copy of the cluster's records: {why}. Restore a newer one, or accept the loss \
+             of what was recorded since: `hekate coordinator restore FILE --accept` (docs/cluster.md)"
+        ),
+    }
 }
 
 /// The default of [`RingInfo::min_replicas`]: all but one of the copies.
@@ -281,7 +313,8 @@ pub struct VolumeInfo {
     /// User ids of others who may use it.
     pub allowed_uids: Vec<u32>,
     /// Translators above the fixed layers.
-    pub layers: Vec<String>,
+    #[serde(default)]
+    pub graph: GraphSpec,
     /// The volume is being deleted and takes no new sessions.
     pub deleting: bool,
     /// Number of partitions that share the names of a directory made in the root.
@@ -344,4 +377,30 @@ pub struct AliveInfo {
     /// Its bricks that have stopped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped: Vec<BrickId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_that_know_of_fewer_openings_than_a_brick_are_refused() {
+        let info = BrickInfo {
+            brick: BrickId(1),
+            directory: "/b".into(),
+            pool: "p".into(),
+            weight: 1,
+            server: FIRST_SERVER,
+            incarnation: Incarnation(1),
+            openings: 3,
+            begun: 4,
+            restored: false,
+            unopened: false,
+        };
+        // An opening that had begun and was not recorded as done counts as known.
+        (1..=5).for_each(|now| check_records(&info, now).unwrap());
+        let refused = check_records(&info, 6).unwrap_err();
+        assert!(refused.to_string().contains("/b has been opened 5 times, and they know of 4"), "{refused}");
+        check_records(&BrickInfo { restored: true, ..info }, 6).unwrap();
+    }
 }

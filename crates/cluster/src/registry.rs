@@ -10,7 +10,10 @@
 
 mod access;
 mod attempts;
+mod etcd;
+mod placement;
 mod rings;
+mod s3;
 mod servers;
 #[cfg(test)]
 mod tests;
@@ -19,13 +22,17 @@ use crate::coordinator::{Coordinator, Expect, Write};
 use crate::records::*;
 pub use access::{AuthorityInfo, BACK, ClientCertificate, ClientInfo, TokenInfo};
 use attempts::Attempts;
+pub use etcd::{EtcdInfo, EtcdMember};
+use hekate_proto::map::{GraphSpec, LayerSpec};
 use hekate_proto::*;
+pub use placement::PlacementRecords;
+pub use s3::{S3DoorInfo, S3Grant, S3KeyInfo, S3Tls};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
 /// Version of all records. A program refuses records of another version.
-pub const RECORDS_VERSION: u32 = 4;
+pub const RECORDS_VERSION: u32 = 5;
 
 const VERSION_KEY: &str = "/version";
 
@@ -245,6 +252,19 @@ impl Registry {
                 return Ok(made);
             }
         }
+    }
+
+    /// Gives a volume these translators. Returns its record; `None` if the volume does not exist any more.
+    pub fn set_graph(&self, volume: &VolumeInfo, layers: &[LayerSpec]) -> Result<Option<VolumeInfo>> {
+        let set = |found: &mut VolumeInfo| {
+            let is_changed = found.volume == volume.volume && found.graph.layers != layers;
+            if is_changed {
+                found.graph = GraphSpec { change: found.graph.change + 1, layers: layers.into() };
+            }
+            is_changed
+        };
+        let found = self.update(&volume_key(&volume.name), set)?;
+        Ok(found.filter(|found| found.volume == volume.volume))
     }
 
     /// Records that the deletion of a volume begins. Returns its record; `None` if the volume does not exist any more.

@@ -81,6 +81,9 @@ pub struct Enroll {
     /// The pool that its bricks are for. None: the server makes a new cluster at a coordinator that has none.
     #[serde(default)]
     pub pool: Option<String>,
+    /// The new server has no bricks.
+    #[serde(default)]
+    pub witness: bool,
 }
 
 /// The reply to [`Enroll`].
@@ -98,6 +101,20 @@ pub struct Enrolled {
     pub seal_key: String,
     /// Where the coordinator answers.
     pub coordinator: Vec<String>,
+    /// What lets the new server into etcd, if that is the coordinator.
+    #[serde(default)]
+    pub etcd: Option<EtcdAccess>,
+}
+
+/// What lets a server into etcd. PEM.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub struct EtcdAccess {
+    /// Certificates of the authority that signs those of members.
+    pub ca: String,
+    /// The server's certificate.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
 }
 
 impl std::fmt::Debug for Enrolled {

@@ -11,17 +11,22 @@
 
 pub mod access;
 pub mod brick;
+pub mod coordinator;
 pub mod healing;
 pub mod location;
 pub mod partition;
 pub mod peer;
 mod request;
+pub mod s3;
 pub mod status;
 pub mod volume;
 
 pub use access::{
     CaRotate, CaSet, CaShow, ClientCreate, ClientList, ClientRenew, ClientRevoke, Enroll, NetworkList, NetworkSet,
     RotationStep, TokenCreate,
+};
+pub use coordinator::{
+    CoordinatorBackup, CoordinatorKind, CoordinatorMove, CoordinatorShow, EtcdFinish, EtcdPrepare, EtcdRemove,
 };
 pub use hekate_proto::map::Domain;
 pub use request::*;

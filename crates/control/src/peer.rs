@@ -48,6 +48,8 @@ pub enum PeerRequest {
     Repair(Repair),
     /// See [`Held`].
     Held(Held),
+    /// See [`CoordinatorPlace`].
+    CoordinatorPlace(CoordinatorPlace),
     /// A read or write of the coordinator, which the first server or a process of its own holds.
     Coordinator {
         /// The cluster of the server that asks. None while it does not know its cluster yet.
@@ -61,7 +63,7 @@ pub enum PeerRequest {
 
 impl PeerRequest {
     /// The field `request` of each variant.
-    pub const TAGS: [&str; 9] = [
+    pub const TAGS: [&str; 10] = [
         "server-status",
         "replicas-here",
         "missing-here",
@@ -70,6 +72,7 @@ impl PeerRequest {
         "scrub-here",
         "repair",
         "held",
+        "coordinator-place",
         "coordinator",
     ];
 
@@ -88,6 +91,7 @@ calls! { PeerRequest, PeerCall:
     ProveHere => Begun,
     ScrubHere => Begun,
     Held => HeldRows,
+    CoordinatorPlace => PlaceOfCoordinator,
 }
 
 /// A reply of a server to another one.
@@ -100,6 +104,20 @@ pub struct PeerReply<T> {
     /// The reply to the request itself.
     #[serde(flatten)]
     pub reply: T,
+}
+
+/// Where the coordinator is, for a server that was down while the records moved.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct CoordinatorPlace {}
+
+/// The reply to [`CoordinatorPlace`].
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct PlaceOfCoordinator {
+    /// As in `server.json`, for another server.
+    pub place: String,
+    /// The record of etcd, if the records are there: JSON. Its secrets are sealed.
+    #[serde(default)]
+    pub etcd: Option<String>,
 }
 
 /// The replicas of a partition that the server that answers holds.

@@ -2,13 +2,15 @@
 
 use crate::access::*;
 use crate::brick::{BrickRecord, BrickRemoved, BrickReplaced, BrickStatus, ScrubBegun};
+use crate::coordinator::{CoordinatorBackup, CoordinatorMove, CoordinatorShow, EtcdFinish, EtcdPrepare, EtcdRemove};
 use crate::healing::{HealingStatus, MissingFiles, ProofsBegun};
 use crate::location::WhereReply;
 use crate::partition::{PartitionDetails, PartitionForced, PartitionStatus};
+use crate::s3::*;
 use crate::status::{ClusterStatus, Identity, MetricsPage, SlowOpsReport, Stopping};
 use crate::volume::{PoolStatus, VolumeDeleted, VolumeDetails, VolumeStatus};
 use crate::{ControlCall, Domain, calls};
-use hekate_proto::map::Mode;
+use hekate_proto::map::{LayerSpec, Mode};
 use hekate_proto::{PartitionNumber, RingId, ServerId};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,8 @@ pub enum ControlRequest {
     VolumeShow(VolumeShow),
     /// See [`VolumeCreate`].
     VolumeCreate(VolumeCreate),
+    /// See [`VolumeSetGraph`].
+    VolumeSetGraph(VolumeSetGraph),
     /// See [`VolumeDelete`].
     VolumeDelete(VolumeDelete),
     /// See [`PartitionList`].
@@ -82,6 +86,34 @@ pub enum ControlRequest {
     NetworkList(NetworkList),
     /// See [`NetworkSet`].
     NetworkSet(NetworkSet),
+    /// See [`CoordinatorShow`].
+    CoordinatorShow(CoordinatorShow),
+    /// See [`CoordinatorMove`].
+    CoordinatorMove(CoordinatorMove),
+    /// See [`CoordinatorBackup`].
+    CoordinatorBackup(CoordinatorBackup),
+    /// See [`EtcdPrepare`].
+    EtcdPrepare(EtcdPrepare),
+    /// See [`EtcdFinish`].
+    EtcdFinish(EtcdFinish),
+    /// See [`EtcdRemove`].
+    EtcdRemove(EtcdRemove),
+    /// See [`S3Enable`].
+    S3Enable(S3Enable),
+    /// See [`S3Disable`].
+    S3Disable(S3Disable),
+    /// See [`S3List`].
+    S3List(S3List),
+    /// See [`S3KeyCreate`].
+    S3KeyCreate(S3KeyCreate),
+    /// See [`S3KeyList`].
+    S3KeyList(S3KeyList),
+    /// See [`S3KeySet`].
+    S3KeySet(S3KeySet),
+    /// See [`S3KeyDelete`].
+    S3KeyDelete(S3KeyDelete),
+    /// See [`S3Secrets`].
+    S3Secrets(S3Secrets),
     /// See [`Stop`].
     Stop(Stop),
 }
@@ -103,6 +135,8 @@ impl ControlRequest {
                 | HealStatus(_)
                 | BrickList(_)
                 | NetworkList(_)
+                | CoordinatorShow(_)
+                | S3List(_)
                 | Metrics(_)
         )
     }
@@ -115,6 +149,7 @@ calls! { ControlRequest, ControlCall:
     VolumeList => Vec<VolumeStatus>,
     VolumeShow => VolumeDetails,
     VolumeCreate => VolumeStatus,
+    VolumeSetGraph => VolumeStatus,
     VolumeDelete => VolumeDeleted,
     PartitionList => Vec<PartitionStatus>,
     PartitionShow => PartitionDetails,
@@ -190,6 +225,16 @@ pub struct VolumeCreate {
 
 fn one() -> u32 {
     1
+}
+
+/// Gives a volume other translators. Programs that use the volume take them within seconds. The caller has checked names
+/// and options: servers do not know the translators of clients.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VolumeSetGraph {
+    /// The volume's name.
+    pub name: String,
+    /// The translators. The first one sees ops first.
+    pub layers: Vec<LayerSpec>,
 }
 
 /// Deletes a volume with all of its data. The reply comes before the data is removed.

@@ -2,7 +2,7 @@
 
 use crate::Domain;
 use crate::brick::BrickStatus;
-use hekate_proto::map::{BrickPlace, Mode, View};
+use hekate_proto::map::{BrickPlace, GraphSpec, Mode, View};
 use hekate_proto::{RingId, ServerId, VolumeId};
 use serde::{Deserialize, Serialize};
 
@@ -71,8 +71,10 @@ pub struct VolumeStatus {
     pub owner_uid: u32,
     /// Other users that may open it.
     pub allowed_uids: Vec<u32>,
-    /// Translators above the fixed ones.
-    pub layers: Vec<String>,
+    /// Translators above the fixed layers.
+    pub graph: GraphSpec,
+    /// Number of sessions that use this change of the graph, as far as the server that was asked knows.
+    pub sessions_on_graph: usize,
     /// It is being deleted.
     pub deleting: bool,
     /// Number of partitions that share the names of a directory made in its root directory.

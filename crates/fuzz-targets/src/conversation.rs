@@ -110,7 +110,8 @@ pub fn server_seeds() -> Vec<Vec<u8>> {
 
 /// The peers of the fuzzed conversations.
 fn peer(number: u8) -> Peer {
-    let remote = |holder| Peer::Remote(RemotePeer { holder, serial: "01".into(), network: "front".into() });
+    let remote =
+        |holder| Peer::Remote(RemotePeer { holder, serial: "01".into(), network: "front".into(), address: None });
     match number % 4 {
         0 => Peer::Local { uid: 0 },
         1 => remote(None),

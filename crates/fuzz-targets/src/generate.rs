@@ -172,7 +172,7 @@ fn fillers() -> &'static [Vec<u8>] {
     static FILLERS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     FILLERS.get_or_init(|| {
         let mut random = Random::new(7);
-        (0..3000).map(|_| filler(&mut random)).collect()
+        (0..40_000).map(|_| filler(&mut random)).collect()
     })
 }
 
@@ -199,6 +199,6 @@ mod tests {
         labels.sort();
         labels.dedup();
         assert_eq!(labels, hekate_proto::op::OP_LABELS);
-        assert_eq!(one_of_each::<Leg>(1).len(), 25);
+        assert_eq!(one_of_each::<Leg>(1).len(), 27);
     }
 }

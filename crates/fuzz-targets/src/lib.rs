@@ -17,10 +17,12 @@ pub mod allocation;
 mod brick;
 mod conversation;
 mod corpus;
+mod etcd;
 mod generate;
 mod journal;
 mod link;
 pub mod mutate;
+mod s3;
 mod text;
 mod values;
 mod variation;
@@ -104,6 +106,14 @@ targets! {
     map = text::map, text::map_seeds;
     /// A value of the coordinator, under any key.
     coordinator_record = text::coordinator_record, text::coordinator_record_seeds;
+    /// An answer of etcd's gateway, as each of the messages.
+    etcd_answer = etcd::answer, etcd::answer_seeds;
+    /// A stream of changes from etcd's gateway.
+    etcd_stream = etcd::stream, etcd::stream_seeds;
+    /// A request whose S3 signature is read and verified.
+    s3_signature = s3::signature, s3::signature_seeds;
+    /// A body in aws-chunked.
+    s3_chunks = s3::chunks, s3::chunks_seeds;
     /// A request to the control interface.
     control_request = text::control_request, text::control_request_seeds;
     /// A request of the kernel's FUSE driver.

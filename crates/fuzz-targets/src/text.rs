@@ -14,7 +14,7 @@ use hekate_control::peer::{CoordinatorRequest, PeerRequest};
 use hekate_control::{
     ControlRequest, PoolList, Request, Status, Stop, VolumeCreate, VolumeDelete, VolumeList, VolumeShow,
 };
-use hekate_proto::map::{BrickPlace, Member, ServerAddress, View, VolumeMap};
+use hekate_proto::map::{BrickPlace, GraphSpec, LayerSpec, Member, ServerAddress, View, VolumeMap};
 use hekate_proto::*;
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
@@ -53,6 +53,10 @@ pub fn map_seeds() -> Vec<Vec<u8>> {
     let endpoints = vec!["unix:/s".into(), "tcp:127.0.0.1:4000".into()];
     seeds([VolumeMap {
         volume: VolumeId(1),
+        graph: GraphSpec {
+            change: 3,
+            layers: vec![LayerSpec { name: "trace".into(), options: [("ops".into(), "read".into())].into() }],
+        },
         name: "v".into(),
         ring: RingId(1),
         copies: 2,
@@ -141,6 +145,8 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         server: ServerId(2),
         incarnation: Incarnation(3),
         openings: 0,
+        begun: 0,
+        restored: false,
         unopened: false,
     };
     let server = ServerInfo { endpoints: vec!["unix:/s".into()], announced: 1, ..ServerInfo::new(ServerId(2)) };
@@ -152,7 +158,7 @@ pub fn coordinator_record_seeds() -> Vec<Vec<u8>> {
         copies: 2,
         owner_uid: 1000,
         allowed_uids: vec![1001],
-        layers: Vec::new(),
+        graph: Default::default(),
         deleting: false,
         spread: 4,
         mode: hekate_proto::map::Mode::Hsr,
@@ -198,7 +204,7 @@ pub fn control_request_seeds() -> Vec<Vec<u8>> {
     };
     let of_servers = seeds([PeerRequest::Coordinator {
         cluster: Some("c".into()),
-        asked: CoordinatorRequest::List { prefix: "/".into() },
+        asked: CoordinatorRequest::List { prefix: "/".into(), after: Some(7), count: 2 },
     }]);
     let mut all = seeds::<ControlRequest>([
         Status {}.into(),

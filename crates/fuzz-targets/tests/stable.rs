@@ -41,7 +41,7 @@ every_target! {
     frame_body server_conversation client_conversation packet link_received envelope fuse_request
     segment_header record_header mark journal
     meta checksum_group brick_record brick_toml life_toml
-    map coordinator_record control_request
+    map coordinator_record control_request etcd_answer etcd_stream s3_signature s3_chunks
     variation_recording variation_series variation_latencies
 
     journal_any

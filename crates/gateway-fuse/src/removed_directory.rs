@@ -50,6 +50,8 @@ impl LastAttributes {
             layout: Layout::inline(0),
             spread: 1,
             has_xattrs: false,
+            etag: Bytes::new(),
+            implied: false,
         };
         RemovedDirectory { attr, xattrs: BTreeMap::new() }.after_removal()
     }

@@ -1,11 +1,25 @@
-//! The common interface of the client's layers: each layer of a volume is a [`Translator`], and a volume is a chain
-//! of them.
+//! The common interface of the client's layers: each layer of a volume is a [`Translator`], and a volume's graph is a
+//! chain of them.
 //!
 //! `handle` is the whole interface: match the ops of interest and pass the others to `next`. Ops are data, so a layer
 //! needs no method for each op. A chain ends in the fixed layers: distribute over replicate over transport.
+//! `docs/translators.md` is the guide for authors.
 
-use hekate_proto::{Attr, Error, Op, Reply, Result};
-use serde::{Deserialize, Serialize};
+pub mod catalogue;
+pub mod options;
+pub mod report;
+mod running;
+pub mod spec;
+mod statistics;
+
+pub use catalogue::{Catalogue, LayerKind, Side};
+pub use hekate_proto::map::{GraphSpec, LayerSpec};
+pub use options::{OpSet, OptionKind, OptionSpec, Options};
+pub use running::RunningGraph;
+pub use statistics::{Histogram, LayerCounts};
+
+use hekate_proto::{Attr, InodeId, Op, Reply, Result};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -35,74 +49,56 @@ impl Context<'_> {
     }
 }
 
+/// The layer below.
+pub type Next = Arc<dyn Translator>;
+
 /// A layer that sees every op of a volume.
 pub trait Translator: Send + Sync {
     /// Answers the op, or passes it on to the next layer, changed or not.
+    ///
+    /// # Errors
+    /// Those of the op.
     fn handle(&self, context: &Context, op: Op) -> Result<Reply>;
+
+    /// Takes note of an event of the layer's life.
+    ///
+    /// # Errors
+    /// Only for [`Event::Reconfigure`], if the layer cannot use the options: it goes on with those it had.
+    fn event(&self, event: &Event<'_>) -> Result<()> {
+        let _ = event;
+        Ok(())
+    }
+
+    /// Counters of the layer's own, by name.
+    fn counters(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
 }
 
-/// One layer of a volume's graph, as the volume's record names it.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct LayerSpec {
-    /// Its name in the registry.
-    pub name: String,
+/// What happens to a layer. A layer gets `Start` first and `Stop` last, unless its graph never ran.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// Every op of the volume passes the layer from now on. Ops that pass it before may run beside ops of the graph that
+    /// was there before: a cache remembers nothing of them.
+    Start,
+    /// No op passes the layer any more.
+    Stop,
+    /// Use these options instead.
+    Reconfigure(&'a Options),
+    /// About a second has gone.
+    Timer,
+    /// Forget what the layer remembers of the inode (`None`: of all inodes): servers may have changed it since.
+    Recall(Option<InodeId>),
 }
 
-/// Constructor of a layer above `next`.
-pub type MakeLayer = fn(&LayerSpec, Arc<dyn Translator>) -> Result<Arc<dyn Translator>>;
-
-/// Builds a volume's chain. The first layer sees ops first.
+/// Builds a chain of layers above `bottom`. The first layer sees ops first. Layers of servers are left out.
 ///
 /// # Errors
-/// `Invalid` if a layer is unknown, with the names of the known ones; or the error of a layer's constructor.
-pub fn build(
-    layers: &[LayerSpec],
-    registry: &[(&str, MakeLayer)],
-    bottom: Arc<dyn Translator>,
-) -> Result<Arc<dyn Translator>> {
-    layers.iter().rev().try_fold(bottom, |next, layer| {
-        let Some((_, make)) = registry.iter().find(|(name, _)| *name == layer.name) else {
-            let known: Vec<_> = registry.iter().map(|(name, _)| *name).collect();
-            return Err(Error::invalid(format!(
-                "no translator is called {:?}; there are: {}",
-                layer.name,
-                known.join(", ")
-            )));
-        };
-        make(layer, next)
-    })
+/// As [`Catalogue::check`]; the error of a layer that cannot be made.
+pub fn build(catalogue: &Catalogue, layers: &[LayerSpec], bottom: Next) -> Result<RunningGraph> {
+    let spec = GraphSpec { change: 0, layers: layers.into() };
+    RunningGraph::open(catalogue.clone(), &spec, bottom)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use hekate_proto::VolumeOp;
-
-    struct Bottom;
-    impl Translator for Bottom {
-        fn handle(&self, _: &Context, _: Op) -> Result<Reply> {
-            Ok(Reply::Done)
-        }
-    }
-
-    struct Refuse(Arc<dyn Translator>);
-    impl Translator for Refuse {
-        fn handle(&self, context: &Context, op: Op) -> Result<Reply> {
-            match op {
-                Op::Volume { .. } => Err(Error::ReadOnly),
-                other => self.0.handle(context, other),
-            }
-        }
-    }
-
-    #[test]
-    fn the_first_layer_sees_an_op_first_and_unknown_layers_are_refused_by_name() {
-        let registry: [(&str, MakeLayer); 1] = [("refuse", |_, next| Ok(Arc::new(Refuse(next))))];
-        let spec = |name: &str| [LayerSpec { name: name.into() }];
-        let graph = build(&spec("refuse"), &registry, Arc::new(Bottom)).unwrap();
-        let op = Op::Volume { op: VolumeOp::StatFs };
-        assert_eq!(graph.handle(&Context::default(), op), Err(Error::ReadOnly));
-        let error = build(&spec("nonesuch"), &registry, Arc::new(Bottom)).err().unwrap();
-        assert!(error.to_string().contains("nonesuch") && error.to_string().contains("refuse"));
-    }
-}
+mod tests;

@@ -3,24 +3,30 @@
 mod access;
 pub mod address;
 mod brick;
+mod coordinator;
 mod documentation;
 mod heal;
 mod inside;
 mod mounting;
 mod partition;
+mod s3;
 mod scrub;
+mod translators;
 #[cfg(feature = "variation")]
 mod variation;
 
 pub use access::{Ca, Client, ClientCreate, ClientRenew, Network, Rotate, Token, TokenCreate};
 pub use address::Listen;
 pub use brick::{Brick, BrickAdd, BrickExport, BrickInspect, BrickReplace, BrickScrub};
+pub use coordinator::{CoordinatorCommand, CoordinatorEtcd, CoordinatorMember, CoordinatorOptions, CoordinatorRestore};
 pub use documentation::Shell;
 pub use heal::Heal;
 pub use inside::{Debug, DebugBundle, DebugCompare, Where};
 pub use mounting::{Mount, MountHelper, Options, OwnMount, Source, Umount, mount_options};
 pub use partition::Partition;
+pub use s3::{BucketOwner, S3, S3Bucket, S3BucketSet, S3Enable, S3Gc, S3Key, S3KeyCreate, S3Serve};
 pub use scrub::{Scrub, ScrubStart};
+pub use translators::{Graph, Plugin, Python, SetTranslators, Translator, VolumeSetting};
 #[cfg(feature = "variation")]
 pub use variation::{
     Access, Pattern, Sync, Unit, Variation, VariationLatency, VariationMeasure, VariationPlan, VariationShow,
@@ -135,8 +141,9 @@ pub enum Command {
     /// Make a further server of a cluster, with bricks in one of its pools.
     #[command(after_help = JOIN_EXAMPLES)]
     Join(Join),
-    /// Run a coordinator as a process of its own, so that any server of the cluster may fail.
-    #[command(after_help = COORDINATOR_EXAMPLES)]
+    /// The coordinator, which keeps the cluster's records: show and move it, its etcd, backups; or run one as a process
+    /// of its own.
+    #[command(after_help = coordinator::EXAMPLES, args_conflicts_with_subcommands = true)]
     Coordinator(CoordinatorOptions),
     /// Run the server.
     #[command(after_help = SERVE_EXAMPLES)]
@@ -147,6 +154,22 @@ pub enum Command {
     /// Clients of other machines, and their credentials.
     #[command(subcommand)]
     Client(Client),
+    /// The S3 door: buckets and objects of a volume over HTTP.
+    #[command(subcommand)]
+    S3(S3),
+    /// Translators: what is built in and installed, and their options.
+    #[command(subcommand)]
+    Translator(Translator),
+    /// Show the live graphs of a volume: its translators with their options and counters, the layers and partitions
+    /// below.
+    #[command(after_help = translators::GRAPH_EXAMPLES)]
+    Graph(Graph),
+    /// Translators in shared libraries: install, list, remove.
+    #[command(subcommand)]
+    Plugin(Plugin),
+    /// Translators in Python: make, test, install, list, remove.
+    #[command(subcommand)]
+    Python(Python),
     /// Networks: their addresses, and what they carry.
     #[command(subcommand)]
     Network(Network),
@@ -241,7 +264,11 @@ Examples:
 impl Command {
     /// True for a command whose process serves until it is stopped and writes to sockets: SIGPIPE must not end it.
     pub fn goes_on(&self) -> bool {
-        matches!(self, Command::Serve(_) | Command::Coordinator(_) | Command::Mount(_) | Command::MountHelper(_))
+        match self {
+            Command::Serve(_) | Command::Mount(_) | Command::MountHelper(_) => true,
+            Command::Coordinator(options) => options.command.is_none(),
+            _ => false,
+        }
     }
 }
 
@@ -270,27 +297,21 @@ pub struct Init {
     #[arg(long, default_value_t = 128, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=65_536))]
     pub journal: u64,
     /// Keep the cluster's records at a coordinator (`hekate coordinator`): its token, or unix:PATH on its own machine.
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", conflicts_with = "etcd")]
     pub coordinator: Option<String>,
-}
-
-const COORDINATOR_EXAMPLES: &str = "\
-A coordinator, with a state directory of its own, and an invitation for the machine of the first server:
-  hekate --state /srv/c coordinator --detach --listen 10.0.0.9:7000
-  hekate --state /srv/c token create
-A cluster whose records rest there, and further servers of it, each with a token of its own:
-  hekate init --coordinator TOKEN --brick /srv/disk1
-  hekate join TOKEN --brick /srv/disk2
-`hekate --state /srv/c stop` ends it. Nobody is served for longer than three seconds without it.";
-
-#[derive(Args, Debug)]
-pub struct CoordinatorOptions {
-    /// Listen at this address, with TLS, for servers of other machines.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::socket)]
-    pub listen: Option<SocketAddr>,
-    /// Run in the background once it answers.
-    #[arg(long)]
-    pub detach: bool,
+    /// Keep the cluster's records in an etcd that is there (version 3.4 or later) and that nothing else uses: the
+    /// addresses of its members, separated by commas.
+    #[arg(long, value_name = "https://HOST:2379,…")]
+    pub etcd: Option<String>,
+    /// With --etcd: certificates (PEM) of the authority that has signed those of etcd.
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub etcd_ca: Option<PathBuf>,
+    /// With --etcd: the certificate (PEM) that servers show to etcd.
+    #[arg(long, value_name = "FILE", requires_all = ["etcd", "etcd_key"])]
+    pub etcd_cert: Option<PathBuf>,
+    /// With --etcd: the key (PEM) of that certificate.
+    #[arg(long, value_name = "FILE", requires_all = ["etcd", "etcd_cert"])]
+    pub etcd_key: Option<PathBuf>,
 }
 
 const JOIN_EXAMPLES: &str = "\
@@ -300,6 +321,8 @@ The first server listens where others reach it, and makes an invitation:
 On the second machine:
   hekate join TOKEN --brick /srv/disk3
   hekate serve --detach --listen 10.0.0.2:7100
+A third vote for two servers, on any small machine (then `hekate coordinator etcd` there):
+  hekate join TOKEN --witness
 A second server on one machine needs no token: hekate --state /srv/b join unix:/run/hekate/server.sock --brick DIR";
 
 #[derive(Args, Debug)]
@@ -309,8 +332,11 @@ pub struct Join {
     #[arg(value_name = "TOKEN")]
     pub invitation: String,
     /// An empty directory on a disk of its own; name it once for each brick.
-    #[arg(long = "brick", required = true, value_name = "DIR")]
+    #[arg(long = "brick", required_unless_present = "witness", value_name = "DIR")]
     pub bricks: Vec<PathBuf>,
+    /// Join without a brick, to hold a member of etcd only (`hekate coordinator etcd`): any small machine will do.
+    #[arg(long, conflicts_with = "bricks")]
+    pub witness: bool,
     /// The pool that the bricks are for.
     #[arg(long, default_value = "default")]
     pub pool: String,
@@ -330,8 +356,8 @@ pub struct Serve {
     /// be given again.
     #[arg(long, value_name = "[NETWORK=]HOST:PORT", value_parser = address::advertise)]
     pub advertise: Vec<Listen>,
-    /// Join a cluster with this token (or unix:PATH), unless this server is a member of it already. A member takes the
-    /// address of its coordinator here: HOST:PORT or unix:PATH.
+    /// Join a cluster with this token (or unix:PATH), unless this server is a member of it already. A member that
+    /// knows its coordinator no more names a server that does, or the coordinator: HOST:PORT or unix:PATH.
     #[arg(long, value_name = "TOKEN")]
     pub join: Option<String>,
     /// To join: an empty directory for a brick; may be given again.
@@ -390,6 +416,13 @@ pub enum Volume {
     Show {
         /// Its name.
         name: String,
+    },
+    /// Change a setting of a volume while it is used.
+    Set {
+        /// Its name.
+        name: String,
+        #[command(subcommand)]
+        setting: VolumeSetting,
     },
     /// Delete a volume and everything in it.
     #[command(after_help = "Example: hekate volume delete photos --confirm photos")]

@@ -8,6 +8,7 @@ mod control;
 mod coordinator;
 mod debug;
 mod doctor;
+mod graph;
 mod heal;
 mod init;
 mod join;
@@ -15,13 +16,17 @@ mod man;
 mod mount;
 mod network;
 mod partition;
+mod plugin;
 mod pool;
 mod proof;
+mod renewal;
+mod s3;
 mod scrub;
 mod serve;
 mod state;
 mod status;
 mod stop;
+mod translator;
 #[cfg(feature = "variation")]
 mod variation;
 mod volume;
@@ -44,7 +49,12 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Token(Token::Create(options)) => ca::create_token(cli, options),
         Command::Client(command) => client::client(cli, command),
         Command::Ca(command) => ca::ca(cli, command),
+        Command::Translator(command) => translator::translator(cli, command),
+        Command::Graph(options) => graph::graph(cli, options),
+        Command::Plugin(command) => plugin::plugin(cli, command),
+        Command::Python(command) => plugin::python(cli, command),
         Command::Network(command) => network::network(cli, command),
+        Command::S3(command) => s3::s3(cli, command),
         Command::Stop => stop::stop(cli),
         Command::Status(options) => status::status(cli, options),
         Command::Metrics => status::metrics(cli),

@@ -32,6 +32,21 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 /// The log cannot be written (exit status 73), or the process cannot be started (71).
 pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Failure> {
     let failed = |e: std::io::Error| Failure::new(71, format!("start the background process: {e}"));
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(&program);
+    // Under the name of the mount helper it would parse its arguments as mount(8) writes them.
+    command.arg0(program.with_file_name("hekate"));
+    command.args(arguments);
+    spawn_apart(command, log)
+}
+
+/// Starts a program as [`spawn`] does.
+///
+/// # Errors
+///
+/// As [`spawn`].
+pub fn spawn_apart(mut command: Command, log: &Path) -> Result<Child, Failure> {
+    let failed = |e: std::io::Error| Failure::new(71, format!("start the background process: {e}"));
     if let Some(parent) = log.parent() {
         std::fs::create_dir_all(parent).map_err(failed)?;
     }
@@ -44,12 +59,8 @@ pub fn spawn(arguments: &[std::ffi::OsString], log: &Path) -> Result<Child, Fail
         .custom_flags(OFlags::NOFOLLOW.bits() as i32)
         .open(log);
     let file = file.map_err(|e| Failure::new(73, format!("write the log {}: {e}", log.display())))?;
-    let program = std::env::current_exe().map_err(failed)?;
-    let mut command = Command::new(&program);
-    // Under the name of the mount helper it would parse its arguments as mount(8) writes them.
-    command.arg0(program.with_file_name("hekate"));
     command.env_remove(crate::notify::SOCKET);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).current_dir("/");
     let leave_terminal = || setsid().map(|_| ()).map_err(std::io::Error::from);
     // SAFETY: between fork and exec only setsid(2) is called, which is async-signal-safe and allocates nothing.
     unsafe { command.pre_exec(leave_terminal) };

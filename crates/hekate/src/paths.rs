@@ -20,6 +20,7 @@ const PRIVATE: u32 = 0o700;
 const FOR_ALL: u32 = 0o755;
 
 /// The files of a server on this machine.
+#[derive(Clone)]
 pub struct Paths {
     pub state: PathBuf,
     pub socket: PathBuf,
@@ -154,6 +155,19 @@ fn context_for(paths: &Paths, server: &str) -> Result<Arc<Context>, Failure> {
         return Err(Failure::usage(format!("{server}: over TCP a command needs a credential: {fix}")));
     }
     Ok(Keys::read(&paths.state)?.context().clone())
+}
+
+/// For sessions at the socket of this machine's server: how they reach servers on other machines, by that server's
+/// credential. `None` for a user who may not read it, and for other endpoints.
+///
+/// # Errors
+///
+/// The credential cannot be used.
+pub fn elsewhere(paths: &Paths, server: Option<&str>) -> Result<Option<Arc<Context>>, Failure> {
+    if server.is_some() || paths.credential.is_some() || !Keys::exist(&paths.state) {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(Context::of(Credential::read(&Keys::credential_file(&paths.state))?)?)))
 }
 
 /// The failure for a server that does not answer, with the fix. `state`, `server`: as the user gave them; `what`: the

@@ -109,6 +109,11 @@ wire_struct! {
         pub spread: u32,
         /// False if the inode has neither extended attributes nor ACLs. True if it may have some.
         pub has_xattrs: bool,
+        /// Of a file: the ETag that `Put` or `Join` recorded. Empty once the content has changed since, or if there
+        /// was none.
+        pub etag: Bytes,
+        /// Of a directory: a key needed it, and it is no object itself.
+        pub implied: bool,
     }
 
     /// Changes that setattr makes. `None` leaves a field unchanged.
@@ -128,6 +133,8 @@ wire_struct! {
         pub mtime: Option<SetTime>,
         /// Clear set-user-id and set-group-id, as a write by an unprivileged user does.
         pub drop_set_id: bool,
+        /// Of a directory: whether it is implied, see [`Attr::implied`].
+        pub implied: Option<bool>,
     }
 }
 

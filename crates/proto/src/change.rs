@@ -129,6 +129,10 @@ wire_struct! {
         pub has_capability: bool,
         /// The inode has or had extended attributes or ACLs.
         pub has_xattrs: bool,
+        /// Of a file: the ETag of its content as its writer recorded it. Empty: none since the last change of content.
+        pub etag: Bytes,
+        /// Of a directory: a key needed it, and it is no object itself.
+        pub implied: bool,
     }
 
     /// Index value: what each partition with names of a directory knows of the directory.

@@ -66,6 +66,10 @@ wire_enum! {
         33 = Poisoned { what: String },
         /// All replicas lost acknowledged changes before these were on stable storage.
         39 = Lost { what: String },
+        /// The file under the name is not as the request demands.
+        40 = ConditionFailed,
+        /// A translator of the volume's graph refused the op with this errno (errno(3)).
+        41 = Refused { errno: u32, what: String },
         /// Received data violates the protocol.
         34 = Protocol { what: String },
         /// An invariant of ours does not hold.
@@ -103,6 +107,13 @@ pub struct ErrorEntry {
 
 const fn entry(errno: i32, exit: u8, advice: Advice, text: &'static str) -> ErrorEntry {
     ErrorEntry { errno, exit, advice, text }
+}
+
+/// What a translator gave, if it is an errno; EIO otherwise.
+const fn refused_errno(errno: u32) -> i32 {
+    const EIO: i32 = 5;
+    const ERRNO_MAX: u32 = 133;
+    if errno >= 1 && errno <= ERRNO_MAX { errno as i32 } else { EIO }
 }
 
 impl Error {
@@ -154,6 +165,8 @@ impl Error {
             Error::Io { .. } => entry(5, 74, Repair, "input/output error"),
             Error::Poisoned { .. } => entry(5, 74, Repair, "the brick has stopped after a failed write"),
             Error::Lost { .. } => entry(5, 74, Repair, "changes were lost before they were on stable storage"),
+            Error::Refused { errno, .. } => entry(refused_errno(*errno), 65, FixRequest, "refused by a translator"),
+            Error::ConditionFailed => entry(125, 65, FixRequest, "the file is not as the request demands"),
             Error::Protocol { .. } => entry(71, 76, Report, "protocol error"),
             Error::Bug { .. } => entry(5, 70, Report, "internal error"),
         }
@@ -200,6 +213,7 @@ impl Error {
             | Error::Io { what }
             | Error::Poisoned { what }
             | Error::Lost { what }
+            | Error::Refused { what, .. }
             | Error::Protocol { what }
             | Error::Bug { what } => Some(what),
             _ => None,

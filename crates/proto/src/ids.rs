@@ -1,6 +1,7 @@
 //! Ids, counters and stamps, each a type of its own so that they cannot be confused.
 
 use crate::codec::{Input, Malformed, Wire};
+use crate::object::hashed_part;
 use crate::{wire_newtype, wire_struct};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
@@ -201,7 +202,7 @@ pub fn name_position(directory: InodeId, name: &Name, spread: u32) -> Position {
     if spread <= 1 {
         return directory.position();
     }
-    turned(directory, (xxh3_64(name.as_bytes()) >> 32) as u32 & (spread - 1), spread)
+    turned(directory, (xxh3_64(hashed_part(name.as_bytes())) >> 32) as u32 & (spread - 1), spread)
 }
 
 /// Positions of a directory's names, one in each partition that shares them. The first is the directory's own.

@@ -16,6 +16,7 @@ pub mod ids;
 pub mod key;
 pub mod lock;
 pub mod map;
+pub mod object;
 pub mod op;
 pub mod planted;
 pub mod reply;
@@ -27,11 +28,12 @@ pub use error::{Error, Result};
 pub use ids::*;
 pub use key::{Key, KeyPrefix, Kind};
 pub use lock::{HeldLock, LOCK_END, Lock, LockHolder, LockKind, LockOwner, LockStyle, locks_with};
+pub use object::{ESCAPE, ESCAPED_NAME, KEY_BYTES_MAX, etag_of};
 pub use op::{
-    Allocate, DataOp, Fill, InodeOp, Leg, LockOp, NameOp, Op, RawStep, RenameMode, Request, ShardRange, Target,
-    VolumeOp,
+    Allocate, Condition, DataOp, Fill, InodeOp, Leg, LockOp, NameOp, Op, PutSource, RawStep, RenameMode, Request,
+    ShardRange, Target, VolumeOp,
 };
-pub use reply::{Entry, Reply, StubView, VolumeSpace};
+pub use reply::{Entry, Fetched, Reply, StubView, VolumeSpace};
 
 /// Length of one shard of a file: 4 MiB. A read or write is atomic within one shard.
 pub const SHARD_BYTES: u64 = 4 << 20;
@@ -45,3 +47,8 @@ pub const FILE_BYTES_MAX: u64 = 1 << 60;
 pub const IO_BYTES_MAX: usize = 4 << 20;
 /// The inode id of every volume's root directory.
 pub const ROOT: InodeId = InodeId::new(0, 0, 1);
+/// The inode id of every volume's system directory: the top of a tree that no name of the volume leads to. Uploads of
+/// objects are there.
+pub const SYSTEM: InodeId = InodeId::new(0, 0, 2);
+/// How reports show the path of [`SYSTEM`], which no path leads to.
+pub const SYSTEM_PATH: &str = "(system)";

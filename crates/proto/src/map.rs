@@ -3,6 +3,7 @@
 use crate::codec::Malformed;
 use crate::ids::*;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The map of a volume.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
@@ -25,6 +26,32 @@ pub struct VolumeMap {
     pub servers: Vec<ServerAddress>,
     /// The server of each brick in the views, in the order of brick ids.
     pub bricks: Vec<BrickPlace>,
+    /// The volume's translators.
+    #[serde(default)]
+    pub graph: GraphSpec,
+}
+
+/// Most translators of a volume.
+pub const LAYERS_MAX: usize = 16;
+/// The translator that runs in servers: they refuse changes of the volume.
+pub const READ_ONLY: &str = "read-only";
+
+/// The translators of a volume above the fixed layers.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct GraphSpec {
+    /// Increases with every change of the list.
+    pub change: u64,
+    /// The first one sees ops first.
+    pub layers: Vec<LayerSpec>,
+}
+
+/// One translator of a volume's graph.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct LayerSpec {
+    pub name: String,
+    /// Values by option, as text.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
 }
 
 /// How a volume's bytes are replicated.
@@ -304,6 +331,7 @@ mod tests {
             server: ServerId(1),
             servers: vec![address(2), address(1)],
             bricks: vec![place(3, 2), place(7, 2)],
+            graph: GraphSpec::default(),
         }
     }
 

@@ -3,11 +3,16 @@
 //! Ops are grouped in families, so that a translator matches few variants. The numbers never change. In the comments,
 //! `-> X` names the reply of an op.
 
-use crate::attr::{AttrChanges, NewNode, NodeKind, Time};
+mod label;
+mod leg;
+
+use crate::attr::{AttrChanges, NewNode};
 use crate::ids::*;
 use crate::lock::{Lock, LockOwner};
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
+pub use label::OP_LABELS;
+pub use leg::Leg;
 
 wire_enum! {
     /// The replica that executes a request.
@@ -78,6 +83,87 @@ wire_enum! {
         /// Makes a file without a name in the partition of the directory's inode. `linkable`: `Link` may give it a
         /// name. -> `Node`.
         10 = CreateUnnamed { dir: InodeId, mode: u16, uid: u32, gid: u32, umask: u16, linkable: bool, seed: u64 },
+        /// Creates or replaces a file's name with its content, in one record. `alternate` is used instead of `name` if
+        /// a directory has `name`, or if `alternate` exists and `name` does not. Replies `ConditionFailed` if the file
+        /// that has the name is not as `condition` demands. `keep`: the session may have the file open that is replaced,
+        /// so it exists until no session has. -> `Node`.
+        11 = Put {
+            dir: InodeId,
+            name: Name,
+            alternate: Option<Name>,
+            source: PutSource,
+            /// The ETag of the content. Empty: none.
+            etag: Bytes,
+            condition: Condition,
+            keep: bool,
+            /// Random bits for a new id.
+            seed: u32,
+        },
+        /// Removes a file's name under a condition. `alternate` is used instead of `name` if a directory has `name`, or
+        /// if nothing has. `keep`: as in `Put`. -> `Done`.
+        12 = Remove {
+            dir: InodeId,
+            name: Name,
+            alternate: Option<Name>,
+            condition: Condition,
+            keep: bool,
+        },
+        /// mkdir for a key that needs a directory. A file that has `name` gets the name `alternate` in the same record.
+        /// -> `Node`.
+        13 = MakePrefix {
+            dir: InodeId,
+            name: Name,
+            alternate: Name,
+            mode: u16,
+            uid: u32,
+            gid: u32,
+            /// As in `Create`.
+            seed: u64,
+        },
+        /// Joins files of a directory to a new file there, in one record: it gets their pieces, and they are removed.
+        /// Replies `ConditionFailed` if a part has another ETag, and `Elsewhere` with a part whose bytes are beside its
+        /// inode: `Spill` comes first. -> `Node`.
+        14 = Join {
+            dir: InodeId,
+            /// Each with the ETag that it must have, or an empty one.
+            parts: Vec<(Name, Bytes)>,
+            to: Name,
+            mode: u16,
+            uid: u32,
+            gid: u32,
+            etag: Bytes,
+            attributes: Vec<(Bytes, Bytes)>,
+            seed: u32,
+        },
+        /// A name's file or directory with its attributes, the value of the extended attribute `attribute`, and with
+        /// `content` the bytes, if they are beside the inode. `alternate` is used instead of `name` if a directory has
+        /// `name`, or if nothing has. -> `Fetched`, or `Elsewhere`.
+        15 = Fetch { dir: InodeId, name: Name, alternate: Option<Name>, attribute: Bytes, content: bool },
+        /// At most `limit` names of this partition that begin with `prefix`, in the order of keys: a directory's name
+        /// counts as if it ended in `/`. Only those after `after` in that order. Replies `OtherSpread` if the names are
+        /// in another number of partitions. -> `Keys`.
+        16 = ListKeys { dir: InodeId, spread: u32, prefix: Bytes, after: Bytes, limit: u32 },
+        /// As `Rmdir`, of a directory that is implied. Another one replies `NotEmpty`. -> `Done`.
+        17 = RemovePrefix { dir: InodeId, name: Name },
+    }
+
+    /// The content that `Put` gives to a name.
+    pub enum PutSource {
+        /// At most `INLINE_MAX` bytes, for a new file with these extended attributes.
+        1 = Bytes { content: Bytes, mode: u16, uid: u32, gid: u32, attributes: Vec<(Bytes, Bytes)> },
+        /// An existing file: one without a name that may be linked, or one with another name.
+        2 = Inode { inode: InodeId },
+    }
+
+    /// What the file under a name has to be.
+    pub enum Condition {
+        1 = Always,
+        /// No file has the name.
+        2 = Absent,
+        /// A file has the name.
+        3 = Exists,
+        /// A file with this ETag has the name.
+        4 = Matches { etag: Bytes },
     }
 
     /// The flags of renameat2(2).
@@ -119,6 +205,8 @@ wire_enum! {
         8 = Accessed { inode: InodeId },
         /// The parent of a directory; of the root, the root. -> `Node`, or `Elsewhere`.
         9 = Parent { inode: InodeId },
+        /// As `NameOp::Fetch`. -> `Fetched`.
+        10 = Fetch { inode: InodeId, attribute: Bytes, content: bool },
     }
 
     /// Ops on locks. The leader of the inode's partition keeps locks in its memory, and sessions report them to the
@@ -254,83 +342,11 @@ wire_enum! {
         /// -> `Space`.
         1 = StatFs,
         /// Keeps the session alive. `unused`: of the orphans in the last reply, those that the client does not have
-        /// open. `mapped`: files whose mapped pages the client's kernel has written back since the last heartbeat. ->
-        /// `Orphans`.
-        2 = Heartbeat { unused: Vec<InodeId>, mapped: Vec<InodeId> },
+        /// open. `mapped`: files whose mapped pages the client's kernel has written back since the last heartbeat.
+        /// `graph`: the change of the volume's graph that the client runs. -> `Orphans`.
+        2 = Heartbeat { unused: Vec<InodeId>, mapped: Vec<InodeId>, graph: u64 },
         /// -> `Done`.
         3 = EndSession,
-    }
-
-    /// One step of an op over several partitions (docs/replication.md). The leader that drives the op sends it, and it
-    /// is executed once. A leg before the commit point has an undoing leg; a leg after it is repeated until it is
-    /// executed. Legs about a directory are sent to each partition that shares its names, and change what that
-    /// partition has of it.
-    pub enum Leg {
-        /// mkdir, before the name: makes the inode in its partition, and the stub in each partition. -> `Node`, or
-        /// `Done`.
-        1 = MakeDirectory {
-            inode: InodeId,
-            parent: InodeId,
-            mode: u16,
-            uid: u32,
-            gid: u32,
-            spread: u32,
-            access_acl: Bytes,
-            default_acl: Bytes,
-        },
-        /// Undoes `MakeDirectory`.
-        2 = UnmakeDirectory { inode: InodeId },
-        /// link, before the name: increments the link count.
-        3 = AddLink { inode: InodeId },
-        /// Undoes `AddLink`.
-        4 = TakeBackLink { inode: InodeId },
-        /// rmdir, before the name is removed: refuses if there are names, and then allows no new ones. -> `Stub`.
-        5 = CloseDirectory { inode: InodeId },
-        /// Undoes `CloseDirectory`.
-        6 = ReopenDirectory { inode: InodeId },
-        /// A file becomes longer than `INLINE_MAX`: writes its bytes as the first shard of a new data id.
-        7 = FillShard { shard: ShardId, bytes: Bytes },
-        /// Undoes `FillShard`.
-        14 = UnfillShard { shard: ShardId },
-        /// unlink and replacing rename, after the name: decrements the link count. `keep`: a client may have the
-        /// inode open.
-        9 = DropLink { inode: InodeId, keep: bool },
-        /// rmdir and replacing rename, after the name: removes the records of the empty directory.
-        10 = DropDirectory { inode: InodeId },
-        /// rename, after the new name: removes the old name, or for an exchange makes it lead to `new`.
-        11 = ReplaceName { dir: InodeId, name: Name, new: Option<(InodeId, NodeKind)> },
-        /// rename, after the new name: sets the directory's parent.
-        12 = SetParent { inode: InodeId, parent: InodeId },
-        /// truncate: cuts the shard at `length`.
-        13 = CutShard { shard: ShardId, length: u32 },
-        /// truncate: empties shards `from..to` of this partition, into which the file may grow again. One record
-        /// covers a limited number of shards, so the leg may be sent several times.
-        15 = EmptyShards { data: DataId, from: u64, to: u64 },
-        /// rename from another partition, first step: the name cannot change, and look-ups of it wait. `Stub` if the
-        /// name belongs to another partition, and nothing is held. -> `Elsewhere`: the inode that has the name.
-        16 = HoldName { dir: InodeId, name: Name },
-        /// Undoes `HoldName`.
-        17 = ReleaseName { dir: InodeId, name: Name },
-        /// rename of a directory to another parent: prevents other moves of directories in the volume. Executed in
-        /// the root's partition.
-        18 = HoldMoves,
-        /// Undoes `HoldMoves`.
-        19 = LetMoves,
-        /// rename of a directory, last step: allows other moves again.
-        20 = ReleaseMoves,
-        /// Reads only. -> `Elsewhere`: the directory's parent.
-        21 = Parent { inode: InodeId },
-        /// Garbage collection: removes shards `0..to` of this partition.
-        22 = DropShards { data: DataId, to: u64 },
-        /// setattr of a directory with names in several partitions: requests for its names wait here.
-        /// `ReopenDirectory` undoes it. -> `Stub`.
-        23 = HoldStub { dir: InodeId },
-        /// setattr, after the inode: sets the attributes in the stub; the waiting requests continue.
-        24 = SetStub { dir: InodeId, mode: u16, uid: u32, gid: u32, mtime: Option<Time>, default_acl: Bytes },
-        /// rename, after the new name: sets the time of change of the moved inode, if it still exists.
-        26 = MarkMoved { inode: InodeId },
-        /// copy_file_range: reads only. -> `Data`.
-        25 = ReadShard { range: ShardRange },
     }
 }
 
@@ -376,13 +392,28 @@ impl NameOp {
             | NameOp::ListPart { dir, .. }
             | NameOp::Stub { dir, .. }
             | NameOp::CreateUnnamed { dir, .. }
+            | NameOp::Put { dir, .. }
+            | NameOp::Remove { dir, .. }
+            | NameOp::MakePrefix { dir, .. }
+            | NameOp::RemovePrefix { dir, .. }
+            | NameOp::Join { dir, .. }
+            | NameOp::Fetch { dir, .. }
+            | NameOp::ListKeys { dir, .. }
             | NameOp::Rename { to_dir: dir, .. } => *dir,
         }
     }
 
     /// True if the op changes nothing.
     pub fn is_read(&self) -> bool {
-        matches!(self, NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. })
+        matches!(
+            self,
+            NameOp::Lookup { .. }
+                | NameOp::List { .. }
+                | NameOp::ListPart { .. }
+                | NameOp::Stub { .. }
+                | NameOp::Fetch { .. }
+                | NameOp::ListKeys { .. }
+        )
     }
 }
 
@@ -395,6 +426,7 @@ impl InodeOp {
             | InodeOp::ReadLink { inode, .. }
             | InodeOp::Accessed { inode }
             | InodeOp::Parent { inode }
+            | InodeOp::Fetch { inode, .. }
             | InodeOp::GetXattr { inode, .. }
             | InodeOp::SetXattr { inode, .. }
             | InodeOp::ListXattr { inode }
@@ -430,57 +462,6 @@ impl DataOp {
     }
 }
 
-/// All labels of [`Op::label`], in byte order.
-pub const OP_LABELS: [&str; 47] = [
-    "accessed",
-    "allocate",
-    "allocate-shard",
-    "append",
-    "cancel-lock",
-    "copy",
-    "copy-shard",
-    "create",
-    "create-unnamed",
-    "empty-shards",
-    "end-session",
-    "fast-write",
-    "fsync",
-    "get-lock",
-    "getattr",
-    "getxattr",
-    "heartbeat",
-    "leg",
-    "link",
-    "list",
-    "list-part",
-    "listxattr",
-    "lookup",
-    "next-shard",
-    "parent",
-    "raw-write",
-    "read",
-    "read-shard",
-    "readlink",
-    "release-locks",
-    "removexattr",
-    "rename",
-    "restore-locks",
-    "rmdir",
-    "seek",
-    "seek-shard",
-    "set-lock",
-    "setattr",
-    "setxattr",
-    "spill",
-    "statfs",
-    "stub",
-    "sync",
-    "unlink",
-    "write",
-    "write-shard",
-    "wrote",
-];
-
 impl Op {
     /// True if the op changes nothing, so that it needs no op id.
     pub fn is_read(&self) -> bool {
@@ -494,6 +475,7 @@ impl Op {
                     | InodeOp::ListXattr { .. }
                     | InodeOp::Accessed { .. }
                     | InodeOp::Parent { .. }
+                    | InodeOp::Fetch { .. }
             ),
             Op::Lock { op } => matches!(op, LockOp::Get { .. }),
             Op::Data { op } => matches!(
@@ -506,69 +488,6 @@ impl Op {
             ),
             Op::Volume { .. } => true,
             Op::Leg { .. } => false,
-        }
-    }
-
-    /// The op's name in counters and traces.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Op::Name { op } => match op {
-                NameOp::Lookup { .. } => "lookup",
-                NameOp::Create { .. } => "create",
-                NameOp::Link { .. } => "link",
-                NameOp::Unlink { .. } => "unlink",
-                NameOp::Rmdir { .. } => "rmdir",
-                NameOp::Rename { .. } => "rename",
-                NameOp::List { .. } => "list",
-                NameOp::ListPart { .. } => "list-part",
-                NameOp::Stub { .. } => "stub",
-                NameOp::CreateUnnamed { .. } => "create-unnamed",
-            },
-            Op::Inode { op } => match op {
-                InodeOp::GetAttr { .. } => "getattr",
-                InodeOp::SetAttr { .. } => "setattr",
-                InodeOp::ReadLink { .. } => "readlink",
-                InodeOp::GetXattr { .. } => "getxattr",
-                InodeOp::SetXattr { .. } => "setxattr",
-                InodeOp::ListXattr { .. } => "listxattr",
-                InodeOp::RemoveXattr { .. } => "removexattr",
-                InodeOp::Accessed { .. } => "accessed",
-                InodeOp::Parent { .. } => "parent",
-            },
-            Op::Lock { op } => match op {
-                LockOp::Get { .. } => "get-lock",
-                LockOp::Set { .. } => "set-lock",
-                LockOp::Cancel { .. } => "cancel-lock",
-                LockOp::Release { .. } => "release-locks",
-                LockOp::Restore { .. } => "restore-locks",
-            },
-            Op::Data { op } => match op {
-                DataOp::Read { .. } => "read",
-                DataOp::Write { .. } => "write",
-                DataOp::Spill { .. } => "spill",
-                DataOp::ReadShard { .. } => "read-shard",
-                DataOp::WriteShard { .. } => "write-shard",
-                DataOp::Wrote { .. } => "wrote",
-                DataOp::Sync { .. } => "sync",
-                DataOp::Fsync { .. } => "fsync",
-                DataOp::Allocate { .. } => "allocate",
-                DataOp::AllocateShard { .. } => "allocate-shard",
-                DataOp::Append { .. } => "append",
-                DataOp::Seek { .. } => "seek",
-                DataOp::SeekShard { .. } => "seek-shard",
-                DataOp::NextShard { .. } => "next-shard",
-                DataOp::Copy { .. } => "copy",
-                DataOp::CopyShard { .. } => "copy-shard",
-                DataOp::FastWrite { .. } => "fast-write",
-                DataOp::RawWrite { .. } => "raw-write",
-                DataOp::EmptyShards { .. } => "empty-shards",
-            },
-            Op::Volume { op } => match op {
-                VolumeOp::StatFs => "statfs",
-                VolumeOp::Heartbeat { .. } => "heartbeat",
-                VolumeOp::EndSession => "end-session",
-            },
-            Op::Leg { .. } => "leg",
         }
     }
 }

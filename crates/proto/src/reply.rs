@@ -29,8 +29,9 @@ wire_enum! {
         /// The space of a volume (statvfs(3)).
         9 = Space { space: VolumeSpace },
         /// Inodes without a name, which are removed once every session has confirmed that it does not have them open.
-        /// `unrestored`: partitions led here that wait for the session's `Restore`.
-        10 = Orphans { inodes: Vec<InodeId>, unrestored: Vec<PartitionNumber> },
+        /// `unrestored`: partitions led here that wait for the session's `Restore`. `graph`: the last change of the
+        /// volume's graph that the server knows.
+        10 = Orphans { inodes: Vec<InodeId>, unrestored: Vec<PartitionNumber>, graph: u64 },
         /// The name leads to an inode of another partition, to which the client must send its request.
         11 = Elsewhere { inode: InodeId, kind: NodeKind },
         /// The first lock in conflict, if there is one.
@@ -49,10 +50,26 @@ wire_enum! {
         17 = Found { at: Option<u64> },
         /// Number of bytes copied.
         18 = Copied { bytes: u64 },
+        /// What a reader of an object gets.
+        19 = Fetched { object: Box<Fetched> },
+        /// Names in the order of keys. `end`: there are no more. `escaped`: some names of this partition begin with
+        /// `ESCAPE`. `directory`: its attributes, if this partition has them.
+        20 = Keys { entries: Vec<Entry>, end: bool, escaped: bool, directory: Option<Box<Attr>> },
     }
 }
 
 wire_struct! {
+    /// What a reader of an object gets in one answer.
+    pub struct Fetched {
+        pub attr: Attr,
+        /// Value of the extended attribute that was requested. `None` if there is none.
+        pub attribute: Option<Bytes>,
+        /// The bytes of a file of up to 16 KiB, if they were requested.
+        pub content: Option<Bytes>,
+        /// It was found under the alternate name.
+        pub alternate: bool,
+    }
+
     /// An entry of a directory.
     pub struct Entry {
         pub name: Name,

@@ -112,7 +112,7 @@ impl Leader {
             Event::Down { bricks } => self.down(&bricks),
             Event::Tick => self.tick(cx)?,
             Event::Abandon { token } => self.abandon(token, cx.out),
-            Event::Sessions { sessions } => self.know_sessions(sessions),
+            Event::Sessions { epoch, sessions } => self.know_sessions(cx.at, epoch, sessions)?,
             Event::SessionsDoubtful => self.locking.refuse_meanwhile(),
             Event::SessionEnded { session } => {
                 self.fast.close_all_of(session);

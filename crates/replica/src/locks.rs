@@ -194,7 +194,7 @@ impl LockTable {
     /// # Errors
     ///
     /// `Invalid` for a malformed lock; `TooManyLocks`; while sessions have not restored their locks, `Unavailable` or
-    /// `WouldBlock` for a request that does not wait.
+    /// `WouldBlock` for a request that does not wait and adds to what its owner holds.
     pub fn set(&mut self, ticket: Ticket, file: LockedFile, lock: &Lock, wait: bool) -> Result<Outcome> {
         check(lock)?;
         let wanted = HeldLock { session: ticket.session, lock: *lock };
@@ -203,7 +203,8 @@ impl LockTable {
             self.settle();
             return Ok(Outcome::Granted);
         }
-        if self.is_recovering() && !wait {
+        // A downgrade is not refused: its session has reported the weaker lock, and a refused owner counts on the other.
+        if self.is_recovering() && !wait && !self.covers(&file, &wanted) {
             return Err(if self.refuses_meanwhile { Error::WouldBlock } else { self.locks_unknown() });
         }
         if lock.style == LockStyle::Flock && !self.holds(&file, &wanted) {
@@ -219,6 +220,26 @@ impl LockTable {
             held.holder() == wanted.holder() && held_lock.style == lock.style && held_lock.kind == lock.kind
         };
         self.files.get(file).is_some_and(|locks| locks.held.iter().any(same))
+    }
+
+    /// True if the owner holds every byte of the range as `wanted`, or exclusively.
+    fn covers(&self, file: &LockedFile, wanted: &HeldLock) -> bool {
+        let Some(locks) = self.files.get(file) else { return false };
+        let is_enough = |held: &&HeldLock| {
+            let is_own = held.holder() == wanted.holder() && held.lock.style == wanted.lock.style;
+            is_own && (held.lock.kind == LockKind::Write || held.lock.kind == wanted.lock.kind)
+        };
+        // The first byte that none of the locks so far has; they are in the order of their first bytes.
+        let mut next = wanted.lock.start;
+        for HeldLock { lock, .. } in locks.held.iter().filter(is_enough) {
+            if (lock.start..=lock.end).contains(&next) {
+                if lock.end >= wanted.lock.end {
+                    return true;
+                }
+                next = lock.end + 1;
+            }
+        }
+        false
     }
 
     fn take(&mut self, file: LockedFile, wanted: &HeldLock) -> Result<Outcome> {

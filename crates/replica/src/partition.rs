@@ -43,9 +43,9 @@ pub enum Event {
     Sync { token: Token, shards: Vec<ShardId>, own: bool },
     /// The client does not wait for the answer any more. A request that has not begun is dropped.
     Abandon { token: Token },
-    /// All live sessions. Each may hold locks that an earlier leader granted, so no other lock is granted until each
-    /// has restored its locks or ended.
-    Sessions { sessions: Vec<SessionId> },
+    /// All sessions that had not ended at a moment at which the view of this epoch had begun. Each may hold locks that
+    /// an earlier leader granted, so no lock is granted until each has restored its locks or ended.
+    Sessions { epoch: Epoch, sessions: Vec<SessionId> },
     /// Sessions that have not restored their locks may be dead. Until each has restored them or ended, lock requests
     /// that would not wait for a lock are refused.
     SessionsDoubtful,
@@ -206,18 +206,22 @@ impl Partition {
             return Ok(());
         }
         let before = std::mem::replace(&mut self.at.view, view.clone());
+        let is_next = view.epoch.0 == before.epoch.0 + 1;
         self.at.joins = !view.opened && (self.at.joins || !before.has_member(self.at.own.brick));
         match &mut self.role {
             Role::Leader(leader) if before.epoch == view.epoch => {
                 leader.opened(&mut Context { at: &mut self.at, around, out })
             }
             Role::Follower(_) if before.epoch == view.epoch => Ok(()),
-            Role::Leader(leader) if self.at.leads() => leader.begin(&mut Context { at: &mut self.at, around, out }),
+            Role::Leader(leader) if is_next && self.at.leads() => {
+                leader.begin(&mut Context { at: &mut self.at, around, out })
+            }
             Role::Follower(follower) if !self.at.leads() => {
                 follower.forget(&mut Context { at: &mut self.at, around, out });
                 Ok(())
             }
-            // The leader is another one: nothing of the old role is kept.
+            // Another replica leads, or has led in a view that was not seen here, and has granted locks of which this
+            // one knows nothing: nothing of the old role is kept.
             role => {
                 match role {
                     Role::Follower(follower) => follower.forget(&mut Context { at: &mut self.at, around, out }),
@@ -396,9 +400,13 @@ impl Partition {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.wants_tick())
     }
 
-    /// True if the replica is a leader that has not received [`Event::Sessions`].
-    pub fn wants_sessions(&self) -> bool {
-        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if !leader.locking.knows_sessions())
+    /// The epoch for which the host is to read the sessions and deliver [`Event::Sessions`]. `None`: the replica does
+    /// not lead, knows them, or its view has not begun, so that an earlier leader may still grant locks to new
+    /// sessions.
+    pub fn wants_sessions(&self) -> Option<Epoch> {
+        let Role::Leader(leader) = &self.role else { return None };
+        let wants = self.failed.is_none() && self.at.view.opened && !leader.locking.knows_sessions();
+        wants.then_some(self.at.view.epoch)
     }
 
     /// True if the session has yet to restore the locks that an earlier leader granted it.

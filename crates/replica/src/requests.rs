@@ -289,7 +289,7 @@ impl Leader {
         let (op, carried) = self.discarded.carry_over(ask.volume, op);
         let op = &*op;
         let keys = keys_of(cx.at, ask, op);
-        let links_cut = matches!(op, Op::Name { op: NameOp::Link { inode, .. } } if self.is_cutting(*inode));
+        let links_cut = linked_inode(op).is_some_and(|inode| self.is_cutting(inode));
         let is_held = keys.iter().any(|key| self.transactions.is_held(key)) || self.is_prepared(cx.at, ask, op);
         if links_cut || is_held || self.is_listed_soon(op) || self.copies_unsettled(ask, op) || !self.numbers.has_room()
         {
@@ -408,5 +408,15 @@ fn error_of(stop: Stop) -> Error {
     match stop {
         Stop::Error(error) => error,
         Stop::Wait | Stop::Leg(_) => Error::bug("housekeeping would have to wait"),
+    }
+}
+
+/// The inode that an op gives a name.
+fn linked_inode(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::Name { op: NameOp::Link { inode, .. } | NameOp::Put { source: PutSource::Inode { inode }, .. } } => {
+            Some(*inode)
+        }
+        _ => None,
     }
 }

@@ -25,6 +25,7 @@ mod lost_records;
 mod member_copy;
 mod model;
 mod names;
+mod objects;
 mod proof;
 mod raw;
 mod reads;
@@ -290,8 +291,16 @@ impl TestRing {
                 | NameOp::Create { dir, name, .. }
                 | NameOp::Link { dir, name, .. }
                 | NameOp::Unlink { dir, name, .. }
-                | NameOp::Rmdir { dir, name } => name_position(*dir, name, known(*dir)),
-                NameOp::List { dir, .. } | NameOp::CreateUnnamed { dir, .. } => dir.position(),
+                | NameOp::Put { dir, name, .. }
+                | NameOp::Remove { dir, name, .. }
+                | NameOp::MakePrefix { dir, name, .. }
+                | NameOp::Join { dir, to: name, .. }
+                | NameOp::Fetch { dir, name, .. }
+                | NameOp::Rmdir { dir, name }
+                | NameOp::RemovePrefix { dir, name } => name_position(*dir, name, known(*dir)),
+                NameOp::List { dir, .. } | NameOp::ListKeys { dir, .. } | NameOp::CreateUnnamed { dir, .. } => {
+                    dir.position()
+                }
                 NameOp::ListPart { .. } | NameOp::Stub { .. } => panic!("{op:?} is sent to a partition"),
             },
             Op::Inode { op } => op.inode().position(),
@@ -326,7 +335,8 @@ impl TestRing {
                     | NameOp::Create { dir, .. }
                     | NameOp::Link { dir, .. }
                     | NameOp::Unlink { dir, .. }
-                    | NameOp::Rmdir { dir, .. } => *dir,
+                    | NameOp::Rmdir { dir, .. }
+                    | NameOp::RemovePrefix { dir, .. } => *dir,
                     _ => panic!("{op:?}"),
                 };
                 assert!(self.spreads.insert(dir, spread).is_none_or(|known| known < spread), "answered twice");
@@ -450,7 +460,7 @@ impl TestRing {
             }
         }
         for inode in inodes.keys() {
-            assert!(*inode == ROOT || names.contains_key(inode), "{inode:?} has no name");
+            assert!([ROOT, SYSTEM].contains(inode) || names.contains_key(inode), "{inode:?} has no name");
         }
         for ((dir, position), stub) in &stubs {
             let counted = counts.get(&(*dir, *position)).copied().unwrap_or_default();
@@ -478,7 +488,7 @@ impl TestRing {
     ) {
         for start in inodes.keys() {
             let (mut at, mut steps) = (*start, 0);
-            while at != ROOT {
+            while at != ROOT && at != SYSTEM {
                 at = names[&at][0].0;
                 steps += 1;
                 assert!(steps <= inodes.len(), "a loop of directories");

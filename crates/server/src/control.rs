@@ -11,6 +11,7 @@
 //! | `access` | invitations, clients, the cluster's authority |
 //! | `networks` | networks, certificates that expire soon |
 //! | `coordinator` | reads and writes of the coordinator |
+//! | `records` | where the coordinator is; moves, backups, members of etcd |
 
 pub(crate) mod access;
 pub(crate) mod bricks;
@@ -18,7 +19,9 @@ pub(crate) mod coordinator;
 mod heal;
 mod networks;
 mod partitions;
+pub(crate) mod records;
 mod report;
+pub(crate) mod s3;
 mod scrub;
 mod servers;
 mod status;
@@ -28,7 +31,6 @@ pub(crate) use report::own_report;
 pub(crate) use servers::ask as ask_server;
 
 use crate::hosting::access::uid_of;
-use crate::hosting::bricks as hosted;
 use crate::hosting::node::Node;
 use crate::maintenance::repair;
 use crate::reports::where_is::{held_here, where_is};
@@ -81,6 +83,7 @@ fn act(node: &Node, peer: &Peer, request: ControlRequest) -> Result<Value> {
             let owner_uid = call.owner_uid.or(Some(uid_of(peer)));
             encode::<calls::VolumeCreate>(node.make_volume(calls::VolumeCreate { owner_uid, ..call }))
         }
+        ControlRequest::VolumeSetGraph(call) => encode::<calls::VolumeSetGraph>(volumes::set_graph(node, call)),
         ControlRequest::VolumeDelete(call) => encode::<calls::VolumeDelete>(volumes::delete(node, call.name)),
         ControlRequest::PartitionList(_) => encode::<calls::PartitionList>(partitions::list(node)),
         ControlRequest::PartitionShow(call) => {
@@ -92,25 +95,29 @@ fn act(node: &Node, peer: &Peer, request: ControlRequest) -> Result<Value> {
         ControlRequest::HealStatus(_) => encode::<calls::HealStatus>(heal::status(node)),
         ControlRequest::Missing(_) => encode::<calls::Missing>(heal_files::missing(node)),
         ControlRequest::Prove(call) => encode::<calls::Prove>(heal::prove(node, call.run)),
-        ControlRequest::BrickList(_) => encode::<calls::BrickList>(bricks::list(node)),
-        ControlRequest::BrickAdd(call) => {
-            encode::<calls::BrickAdd>(hosted::add(node, &call.directory, &call.pool, call.journal_mib))
-        }
-        ControlRequest::BrickRemove(call) => {
-            encode::<calls::BrickRemove>(hosted::remove(node, &bricks::own(node, &call.brick)?))
-        }
-        ControlRequest::BrickDrain(call) => {
-            encode::<calls::BrickDrain>(hosted::refuse_to_move(node, &bricks::own(node, &call.brick)?, "drained"))
-        }
-        ControlRequest::BrickReplace(call) => {
-            encode::<calls::BrickReplace>(hosted::replace(node, &call.brick, &call.directory, call.journal_mib))
-        }
+        ControlRequest::BrickList(_)
+        | ControlRequest::BrickAdd(_)
+        | ControlRequest::BrickRemove(_)
+        | ControlRequest::BrickDrain(_)
+        | ControlRequest::BrickReplace(_) => bricks::act(node, request),
         ControlRequest::ScrubStart(call) => {
             encode::<calls::ScrubStart>(scrub::start(node, call.brick.as_deref(), call.volume.as_deref()))
         }
         ControlRequest::Where(call) => encode::<calls::Where>(where_is(node, &call)),
         ControlRequest::SlowOps(_) => encode::<calls::SlowOps>(Ok(node.statistics.ops().slow_ops())),
         ControlRequest::Metrics(_) => encode::<calls::Metrics>(Ok(MetricsPage { text: metrics::page(node) })),
+        ControlRequest::Stop(_) => {
+            node.ask_to_stop();
+            encode::<calls::Stop>(Ok(status::stopping()))
+        }
+        _ => act_on_access(node, peer, request),
+    }
+}
+
+/// Requests about who may connect, and where the records are.
+fn act_on_access(node: &Node, peer: &Peer, request: ControlRequest) -> Result<Value> {
+    use hekate_control as calls;
+    match request {
         ControlRequest::TokenCreate(_)
         | ControlRequest::Enroll(_)
         | ControlRequest::ClientCreate(_)
@@ -121,7 +128,7 @@ fn act(node: &Node, peer: &Peer, request: ControlRequest) -> Result<Value> {
         | ControlRequest::CaRotate(_)
         | ControlRequest::CaSet(_) => {
             let changes = !matches!(request, ControlRequest::ClientList(_) | ControlRequest::CaShow(_));
-            let reply = access::act(&access::desk(node)?, peer, request, true);
+            let reply = node.cluster.access.logged(peer, access::act(&access::desk(node)?, peer, request, true));
             if changes {
                 node.wake_records();
             }
@@ -133,10 +140,21 @@ fn act(node: &Node, peer: &Peer, request: ControlRequest) -> Result<Value> {
             node.wake_records();
             reply
         }
-        ControlRequest::Stop(_) => {
-            node.ask_to_stop();
-            encode::<calls::Stop>(Ok(status::stopping()))
-        }
+        ControlRequest::CoordinatorShow(_)
+        | ControlRequest::CoordinatorMove(_)
+        | ControlRequest::CoordinatorBackup(_)
+        | ControlRequest::EtcdPrepare(_)
+        | ControlRequest::EtcdFinish(_)
+        | ControlRequest::EtcdRemove(_) => records::act(node, request),
+        ControlRequest::S3Enable(_)
+        | ControlRequest::S3Disable(_)
+        | ControlRequest::S3List(_)
+        | ControlRequest::S3KeyCreate(_)
+        | ControlRequest::S3KeyList(_)
+        | ControlRequest::S3KeySet(_)
+        | ControlRequest::S3KeyDelete(_)
+        | ControlRequest::S3Secrets(_) => s3::act(node, request),
+        _ => Err(Error::bug("a request that nothing answers")),
     }
 }
 
@@ -159,6 +177,7 @@ fn act_for_peer(node: &Node, request: PeerRequest) -> Result<Value> {
             encode_for_peer::<peer::CopyItem>(node, repair::copy_item(node, call))
         }
         PeerRequest::Held(call) => encode_for_peer::<peer::Held>(node, held_here(node, &call)),
+        PeerRequest::CoordinatorPlace(_) => encode_for_peer::<peer::CoordinatorPlace>(node, records::place(node)),
         PeerRequest::Coordinator { cluster, asked } => coordinator::answer(node, cluster.as_deref(), asked),
     }
 }

@@ -1,4 +1,4 @@
-//! What this server hosts: bricks, rings, volumes, its lease, and its links to the coordinator and to other servers.
+//! What this server hosts: bricks, rings, volumes, its lease, and its links to other servers.
 //!
 //! | file | what it does | a bug here shows as |
 //! |---|---|---|
@@ -19,15 +19,11 @@
 //! | `watch` | waits for changes of the records, wakes the threads that read them | changes of other servers that are seen late |
 //! | `volumes` | makes, maps and deletes volumes | a volume without a root; space that does not come back |
 //! | `peer_inbox` | messages of replicas to and from other servers | replicas on two servers that stop replicating |
-//! | `coordinator_host` | the coordinator as a process of its own | |
-//! | `remote_coordinator` | the coordinator of another process | a change of the cluster that is lost or made twice |
-//! | `state_directory` | the role of a state directory, and its files | a server that starts in the wrong role |
 
 pub(crate) mod access;
 pub mod authority;
 pub(crate) mod bricks;
 pub(crate) mod cluster_access;
-pub(crate) mod coordinator_host;
 pub(crate) mod hosted_ring;
 pub(crate) mod inspection;
 pub(crate) mod keys;
@@ -35,11 +31,9 @@ pub(crate) mod lease;
 pub(crate) mod node;
 pub(crate) mod own_bricks;
 pub(crate) mod peer_inbox;
-pub(crate) mod remote_coordinator;
 pub(crate) mod rings;
 pub(crate) mod service;
 pub(crate) mod start;
-pub mod state_directory;
 pub(crate) mod surroundings;
 pub(crate) mod views;
 pub(crate) mod volumes;

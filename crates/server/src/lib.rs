@@ -5,7 +5,8 @@
 //! | module | what is in it |
 //! |---|---|
 //! | `request` | a client's batch, from its frame to its answer |
-//! | `hosting` | bricks, rings and volumes; the lease and the views; the ways to the coordinator and to other servers |
+//! | `hosting` | bricks, rings and volumes; the lease and the views; the links to other servers |
+//! | `coordination` | where the cluster's records are kept, and the ways there |
 //! | `control` | the control interface: answers to the command line and to other servers |
 //! | `maintenance` | checkpoints, scrubs, repair, healing |
 //! | `reports` | statistics, and answers to an operator's questions |
@@ -31,6 +32,7 @@
 //! ARCHITECTURE.md has the terms (*Glossary*): ring, partition, replica, view, leader, turn, session, orphan.
 
 mod control;
+mod coordination;
 mod hosting;
 mod maintenance;
 mod reports;
@@ -39,13 +41,18 @@ mod request;
 mod tests;
 
 pub use control::access::{COORDINATOR, Desk};
+pub use control::s3::{S3Counters, S3OperationCounters};
+pub use coordination::current::{CurrentCoordinator, is_coordinator_away, take_place_from};
+pub use coordination::etcd;
+pub use coordination::host::{CoordinatorHost, cluster_id, keep_root};
+pub use coordination::place::Place;
+pub use coordination::remote::RemoteCoordinator;
+pub use coordination::state_directory::{self, Membership};
+pub use hosting::access::EXPIRES_SOON;
 pub use hosting::authority;
 pub use hosting::bricks::{NewBrick, make_brick};
 pub use hosting::cluster_access::ClusterAccess;
-pub use hosting::coordinator_host::{CoordinatorHost, cluster_id, keep_root};
 pub use hosting::keys::{Keys, write_private};
 pub use hosting::node::{Node, NodeSettings};
-pub use hosting::remote_coordinator::RemoteCoordinator;
 pub use hosting::start::PROGRESS;
-pub use hosting::state_directory::{self, Membership};
 pub use hosting::surroundings::{IsIt, Links, Surroundings};

@@ -208,6 +208,8 @@ impl Served {
                 server: FIRST_SERVER,
                 incarnation: Incarnation(0),
                 openings: 0,
+                begun: 0,
+                restored: false,
                 unopened: false,
             }
         };

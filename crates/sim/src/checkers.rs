@@ -11,6 +11,7 @@ pub mod contents;
 pub mod linearize;
 pub mod locks;
 pub mod names;
+pub mod objects;
 pub mod replicas;
 pub mod space;
 mod windows;

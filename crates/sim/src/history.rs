@@ -190,10 +190,17 @@ impl ChangedPlaces for Op {
                 | NameOp::List { .. }
                 | NameOp::ListPart { .. }
                 | NameOp::Stub { .. }
+                | NameOp::Fetch { .. }
+                | NameOp::ListKeys { .. }
                 | NameOp::CreateUnnamed { .. } => Vec::new(),
                 NameOp::Create { dir, .. }
                 | NameOp::Link { dir, .. }
                 | NameOp::Unlink { dir, .. }
+                | NameOp::Put { dir, .. }
+                | NameOp::Remove { dir, .. }
+                | NameOp::MakePrefix { dir, .. }
+                | NameOp::RemovePrefix { dir, .. }
+                | NameOp::Join { dir, .. }
                 | NameOp::Rmdir { dir, .. } => vec![*dir],
                 NameOp::Rename { dir, to_dir, .. } => vec![*dir, *to_dir],
             },

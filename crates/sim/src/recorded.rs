@@ -329,6 +329,8 @@ fn attr(inode: u64, kind: NodeKind) -> Attr {
         layout: Layout::inline(0),
         spread: 1,
         has_xattrs: false,
+        etag: Bytes::new(),
+        implied: false,
     }
 }
 

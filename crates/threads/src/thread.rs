@@ -27,8 +27,9 @@ impl JoinHandle {
             Joined::Machine(thread) => drop(thread.join()),
             Joined::Simulated(thread) => {
                 let mut ended = thread.ended.lock();
-                // The threads of a process that is being ended do not run any more.
-                while !*ended && !current().is_some_and(|scheduler| scheduler.is_ending()) {
+                // The threads of a process that is being ended do not run any more, and none runs while the caller is no
+                // thread of the simulator.
+                while !*ended && current().is_some_and(|scheduler| !scheduler.is_ending()) {
                     thread.changed.wait(&mut ended);
                 }
             }

@@ -2,6 +2,7 @@
 //! certificates of servers and clients.
 
 use crate::certificate::{BACKDATED, CertificateInfo, Serial, pem_of, private_key};
+use crate::etcd::KeyedCertificate;
 use crate::identity::{Holder, Identity};
 use hekate_proto::{Error, Result};
 use rcgen::{
@@ -151,6 +152,24 @@ impl Authority {
         Ok((pem_of(certificate.der()) + &self.certificate, serial))
     }
 
+    /// Issues the certificate of an HTTPS server that clients reach at these names and IP addresses. It names no holder, so
+    /// no server takes it for a member of the cluster.
+    ///
+    /// # Errors
+    /// `Invalid` if one is neither a name nor an address; `Denied` if the issuing certificate has expired.
+    pub fn issue_for_names(&self, names: &[String], life: Duration, now: SystemTime) -> Result<KeyedCertificate> {
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut params = CertificateParams::new(names).map_err(failed)?;
+        params.distinguished_name = name(names.first().map_or("s3", |first| first), &self.cluster);
+        (params.not_before, params.not_after) = validity(life.min(self.left(now)?), now);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(&key, &issuer(&self.certificate, &self.key)?).map_err(failed)?;
+        let certificate = pem_of(certificate.der()) + &self.certificate;
+        Ok(KeyedCertificate { certificate, key: key.serialize_pem() })
+    }
+
     /// Remaining lifetime of the issuing certificate, which is the maximum for a certificate that it signs.
     fn left(&self, now: SystemTime) -> Result<Duration> {
         let ended = "the issuing certificate of the cluster has expired; `hekate ca rotate start` makes another one";
@@ -158,7 +177,7 @@ impl Authority {
     }
 }
 
-fn authority_params(
+pub(crate) fn authority_params(
     cluster: &str,
     what: &str,
     constraint: BasicConstraints,
@@ -177,18 +196,18 @@ fn authority_params(
     Ok(params)
 }
 
-fn name(common: &str, cluster: &str) -> DistinguishedName {
+pub(crate) fn name(common: &str, cluster: &str) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::OrganizationName, format!("Hekate cluster {cluster}"));
     name.push(DnType::CommonName, common);
     name
 }
 
-fn validity(life: Duration, now: SystemTime) -> (OffsetDateTime, OffsetDateTime) {
+pub(crate) fn validity(life: Duration, now: SystemTime) -> (OffsetDateTime, OffsetDateTime) {
     (OffsetDateTime::from(now - BACKDATED), OffsetDateTime::from(now + life))
 }
 
-fn issuer(certificate: &str, key: &str) -> Result<Issuer<'static, KeyPair>> {
+pub(crate) fn issuer(certificate: &str, key: &str) -> Result<Issuer<'static, KeyPair>> {
     let key = KeyPair::try_from(&private_key(key)?).map_err(failed)?;
     Issuer::from_ca_cert_der(&first_certificate(certificate)?, key).map_err(failed)
 }
@@ -198,6 +217,6 @@ fn first_certificate(pem: &str) -> Result<CertificateDer<'static>> {
         .map_err(|e| Error::invalid(format!("a certificate of the authority cannot be read: {e}")))
 }
 
-fn failed(error: rcgen::Error) -> Error {
+pub(crate) fn failed(error: rcgen::Error) -> Error {
     Error::invalid(format!("a certificate cannot be made: {error}"))
 }

@@ -50,6 +50,17 @@ impl CertificateInfo {
         })
     }
 
+    /// True if the certificate is valid at this time. One that was issued while a clock was ahead is not valid yet.
+    pub fn is_valid_at(&self, now: SystemTime) -> bool {
+        self.not_before <= now && now < self.not_after
+    }
+
+    /// True if the certificate is to be replaced by a new one at this time: it is not valid, or [`Self::renew_at`] has
+    /// come.
+    pub fn is_due_at(&self, now: SystemTime) -> bool {
+        now < self.not_before || self.renew_at() <= now
+    }
+
     /// When two thirds of the lifetime are over: it is to be renewed from then on.
     pub fn renew_at(&self) -> SystemTime {
         let issued = self.not_before + BACKDATED;

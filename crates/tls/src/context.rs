@@ -102,7 +102,12 @@ impl Current {
             store.add(root.clone()).map_err(|e| Error::invalid(format!("a root of the cluster: {e}")))?;
         }
         let (store, cluster) = (Arc::new(store), identity.cluster.clone());
-        let wrong = |e: rustls::Error| Error::invalid(format!("a credential cannot be used: {e}"));
+        let wrong = |e: rustls::Error| match e {
+            rustls::Error::InconsistentKeys(_) => {
+                Error::invalid("a credential cannot be used: the key is not that of the certificate")
+            }
+            e => Error::invalid(format!("a credential cannot be used: {e}")),
+        };
         let trust = Trust::Roots { store: store.clone(), cluster: cluster.clone() };
         let client = client_settings(trust)?;
         let client = client.with_client_auth_cert(own.clone(), credential.private_key()?).map_err(wrong)?;

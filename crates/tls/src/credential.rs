@@ -132,3 +132,67 @@ impl Credential {
         private_key(&self.key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestCluster;
+    use crate::{Context, Holder};
+    use std::fs::Permissions;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn credential() -> Credential {
+        TestCluster::create("c1").unwrap().credential(&Holder::client("web").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_its_owners_alone_and_is_replaced_whole() {
+        let directory = std::env::temp_dir().join(format!("hekate-credential-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        let (file, mode) = (directory.join("web.hekate"), |mode| Permissions::from_mode(mode));
+        let (first, second) = (credential(), credential());
+        first.write(&file).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(Credential::read(&file).unwrap() == first);
+        second.write(&file).unwrap();
+        assert!(Credential::read(&file).unwrap() == second);
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "files that are left");
+        for refused in [0o640, 0o604, 0o610, 0o601] {
+            std::fs::set_permissions(&file, mode(refused)).unwrap();
+            let refused = Credential::read(&file).unwrap_err();
+            assert!(matches!(&refused, Error::Denied { what } if what.contains("chmod 600")), "{refused}");
+        }
+        std::fs::set_permissions(&file, mode(0o400)).unwrap();
+        assert!(Credential::read(&file).unwrap() == second);
+        std::fs::remove_file(&file).unwrap();
+        assert!(matches!(Credential::read(&file), Err(Error::Io { .. })));
+        for text in ["", "no credential", "cluster = \"c1\"\nroots = \"\"\nchain = \"\"\nkey = \"\"\n"] {
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, mode(0o600)).unwrap();
+            assert!(matches!(Credential::read(&file), Err(Error::Invalid { .. })), "{text}");
+        }
+        // A name without a directory is in the current one.
+        std::env::set_current_dir(&directory).unwrap();
+        first.write(Path::new("here.hekate")).unwrap();
+        assert!(Credential::read(&directory.join("here.hekate")).unwrap() == first);
+        std::env::set_current_dir("/").unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_key_is_not_shown_and_is_that_of_its_certificate() {
+        let (one, other) = (credential(), credential());
+        assert_eq!(format!("{one:?}"), "Credential(cluster c1)");
+        let life = one.life().unwrap();
+        assert!(life <= DAY && life + Duration::from_secs(2) > DAY, "{life:?}");
+        assert_eq!(one.identity().unwrap().to_string(), "hekate://c1/client/web");
+        let mixed = Context::of(Credential { key: other.key, ..one.clone() }).unwrap_err().to_string();
+        assert!(mixed.contains("the key is not that of the certificate"), "{mixed}");
+        let client = Context::of(one).unwrap();
+        assert!(client.server_checked().unwrap_err().to_string().contains("no certificate"));
+        let server = TestCluster::create("c1").unwrap().server(1).unwrap();
+        server.server_checked().unwrap();
+    }
+}

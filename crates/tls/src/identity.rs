@@ -85,6 +85,8 @@ mod tests {
         for uri in ["hekate://c1/server/7", "hekate://c1/client/web-1.example_x"] {
             assert_eq!(Identity::parse(uri).unwrap().to_string(), uri);
         }
+        let shown = [Holder::Server(ServerId(7)), Holder::client("web").unwrap()].map(|holder| holder.to_string());
+        assert_eq!(shown, ["server 7", "client web"]);
         for uri in [
             "",
             "http://c1/server/7",

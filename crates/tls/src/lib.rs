@@ -12,10 +12,11 @@ mod authority;
 mod certificate;
 mod context;
 mod credential;
+mod etcd;
 mod identity;
 mod seal;
 mod session;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod token;
 
@@ -23,6 +24,7 @@ pub use authority::{Authority, Lifetimes, Root};
 pub use certificate::{CertificateInfo, Serial, pem_of, pems};
 pub use context::{Context, Refusal};
 pub use credential::Credential;
+pub use etcd::{EtcdAuthority, KeyedCertificate};
 pub use identity::{Holder, Identity};
 pub use seal::SealKey;
 pub use session::{Inbox, Session, Side};

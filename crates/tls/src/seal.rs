@@ -91,6 +91,9 @@ mod tests {
             assert!(key.open("issuing", &sealed[..at]).is_err(), "{at} bytes");
         }
         assert!(other.open("issuing", &sealed).is_err() && key.open("root", &sealed).is_err());
-        assert!(SealKey::from_bytes(&key.bytes()[1..]).is_err());
+        assert_eq!(SealKey::from_bytes(key.bytes()).unwrap().open("issuing", &sealed).unwrap(), b"secret");
+        for bytes in [&key.bytes()[1..], &[key.bytes(), &[0]].concat()] {
+            assert!(SealKey::from_bytes(bytes).is_err(), "{} bytes", bytes.len());
+        }
     }
 }

@@ -83,6 +83,9 @@ mod tests {
         for length in 0..text.len() {
             assert!(Token::parse(&text[..length]).is_err(), "{length} characters");
         }
+        // FIPS 180-2, appendix B.1.
+        let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(Token::digest_of("abc"), digest);
         assert_ne!(Token::create("c1", Vec::new(), String::new()).unwrap().secret, token.secret);
     }
 }

@@ -22,6 +22,7 @@ use crate::replicate::{Recipient, Replicate};
 use crate::unsynced::{Losses, Unsynced};
 use copy::FilePosition;
 use hekate_graph::{Context, Translator};
+use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
 use hekate_threads::{HashMap, Mutex};
 
@@ -83,6 +84,12 @@ impl Distribute {
         self.locks.clone()
     }
 
+    /// A function that returns the latest map that this client has.
+    pub fn latest_map(&self) -> impl Fn() -> Arc<VolumeMap> + Send + Sync + 'static {
+        let replicate = self.replicate.clone();
+        move || replicate.map()
+    }
+
     /// A handle that reports which inodes lost unsynced changes.
     pub fn loss_watch(&self) -> LossWatch {
         LossWatch::new(self.replicate.clone(), self.unsynced.clone())
@@ -141,6 +148,10 @@ impl Distribute {
             Reply::Node { attr, .. } => {
                 self.learn(attr);
                 Some(attr.id)
+            }
+            Reply::Fetched { object } => {
+                self.learn(&object.attr);
+                None
             }
             _ => None,
         };
@@ -205,7 +216,16 @@ impl Distribute {
             | NameOp::Create { dir, name, .. }
             | NameOp::Link { dir, name, .. }
             | NameOp::Unlink { dir, name, .. }
-            | NameOp::Rmdir { dir, name } => (*dir, name),
+            | NameOp::Rmdir { dir, name }
+            | NameOp::RemovePrefix { dir, name }
+            | NameOp::Put { dir, name, .. }
+            | NameOp::Remove { dir, name, .. }
+            | NameOp::MakePrefix { dir, name, .. }
+            | NameOp::Join { dir, to: name, .. }
+            | NameOp::Fetch { dir, name, .. } => (*dir, name),
+            NameOp::ListKeys { dir, prefix, after, limit, .. } => {
+                return self.list_keys(context, *dir, prefix, after, *limit);
+            }
             NameOp::CreateUnnamed { dir, .. } => return self.forward(context, self.home(*dir), Op::Name { op }),
             // The leader of the new name coordinates a rename.
             NameOp::Rename { to_dir, to_name, .. } => (*to_dir, to_name),
@@ -227,7 +247,15 @@ impl Distribute {
             let whole = match found {
                 // A moved or linked name, or a directory: the inode's own leader has it. If the inode is gone, the
                 // name has changed meanwhile and is looked up again.
-                Reply::Elsewhere { inode, .. } => self.inode_op(context, InodeOp::GetAttr { inode }),
+                Reply::Elsewhere { inode, .. } => match &op {
+                    NameOp::Fetch { attribute, content, .. } => self
+                        .inode_op(context, InodeOp::Fetch { inode, attribute: attribute.clone(), content: *content }),
+                    NameOp::Join { .. } => {
+                        self.forward(context, self.home(inode), Op::Data { op: DataOp::Spill { inode } })?;
+                        continue;
+                    }
+                    _ => self.inode_op(context, InodeOp::GetAttr { inode }),
+                },
                 Reply::Node { attr, created: false } if is_wide(&attr) => self.whole_directory(context, attr.id),
                 here => break here,
             };
@@ -353,10 +381,10 @@ impl Translator for Distribute {
             Op::Name { op } => {
                 let wants_attributes = matches!(op, NameOp::List { attributes: true, .. });
                 let mut reply = self.name_op(context, op)?;
-                if let Reply::List { entries, .. } = &mut reply
-                    && wants_attributes
-                {
-                    self.fill_attributes(context, entries)?;
+                match &mut reply {
+                    Reply::List { entries, .. } if wants_attributes => self.fill_attributes(context, entries)?,
+                    Reply::Keys { entries, .. } => self.fill_attributes(context, entries)?,
+                    _ => {}
                 }
                 Ok(reply)
             }
@@ -392,10 +420,13 @@ fn unexpected() -> Error {
 fn add(sum: Reply, more: Reply) -> Result<Reply> {
     match (sum, more) {
         (Reply::Space { space: a }, Reply::Space { space: b }) => Ok(Reply::Space { space: a.plus(&b) }),
-        (Reply::Orphans { mut inodes, mut unrestored }, Reply::Orphans { inodes: more, unrestored: also }) => {
+        (
+            Reply::Orphans { mut inodes, mut unrestored, graph },
+            Reply::Orphans { inodes: more, unrestored: also, graph: other },
+        ) => {
             inodes.extend(more);
             unrestored.extend(also);
-            Ok(Reply::Orphans { inodes, unrestored })
+            Ok(Reply::Orphans { inodes, unrestored, graph: graph.max(other) })
         }
         _ => Err(unexpected()),
     }

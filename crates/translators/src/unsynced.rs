@@ -273,6 +273,7 @@ mod tests {
             views: losses.map(view).into(),
             server: ServerId(1),
             servers: Vec::new(),
+            graph: Default::default(),
             bricks: Vec::new(),
         }
     }

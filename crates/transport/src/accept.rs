@@ -7,17 +7,14 @@ use crate::server::{HELLO_LIMIT, Shared, spawn};
 use crate::stream::Stream;
 use crate::traffic::Counted;
 use hekate_tls::{Context, Inbox, Side};
-use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Shortest time between two log lines about refused handshakes.
-const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
-/// Pause after an accept that failed.
+/// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// An address for TCP: the network that it is of, and how both ends of a connection check each other.
@@ -32,26 +29,6 @@ pub(crate) struct Connected {
     pub socket: Arc<OwnedFd>,
     /// `None` before the handshake of TLS is over.
     pub peer: Option<Peer>,
-}
-
-/// Logs refused handshakes, at most one a second.
-#[derive(Default)]
-pub(crate) struct RefusalLog(Mutex<(Option<Instant>, u64)>);
-
-impl RefusalLog {
-    fn add(&self, from: SocketAddr, door: &Door, error: &std::io::Error) {
-        let mut state = self.0.lock();
-        if state.0.is_some_and(|last| last.elapsed() < REFUSAL_PAUSE) {
-            state.1 += 1;
-            return;
-        }
-        let others = match std::mem::take(&mut state.1) {
-            0 => String::new(),
-            count => format!(" ({count} others since the last line)"),
-        };
-        state.0 = Some(Instant::now());
-        log::warn!("a connection from {from} at network {} was refused: {error}{others}", door.network);
-    }
 }
 
 /// A connection in [`Shared`], until this is dropped.
@@ -88,15 +65,16 @@ impl Shared {
             match accept() {
                 Ok((socket, None)) => self.accept_local(Arc::new(socket)),
                 Ok((socket, Some((door, from)))) => self.accept_remote(Arc::new(socket), door, from),
-                // Out of descriptors, or the client has closed the connection: others can still connect.
-                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+                Err(error) if is_shortage(&error) => std::thread::sleep(ACCEPT_PAUSE),
+                // The client has closed the connection: a client that does so again and again keeps nobody out.
+                Err(_) => {}
             }
         }
     }
 
     fn accept_local(self: &Arc<Self>, socket: Arc<OwnedFd>) {
         let stream = Stream::plain_of(socket.clone());
-        let peer = peer_of(&stream, "").ok();
+        let peer = peer_of(&stream, None).ok();
         let permit = peer.as_ref().and_then(|peer| self.limits.take(Some(peer)));
         let (Some(peer), Some(permit)) = (peer, permit.filter(|_| !self.stopping.load(Ordering::SeqCst))) else {
             return stream.shutdown();
@@ -141,6 +119,13 @@ impl Shared {
     }
 }
 
+/// True if the process or the machine lacks descriptors or memory: the same error would come at once again.
+fn is_shortage(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    error.raw_os_error().is_some_and(|number| shortages.iter().any(|errno| errno.raw_os_error() == number))
+}
+
 /// Performs the handshake of TLS. Returns `None` if the peer has too many connections.
 fn greet(
     registered: Registered,
@@ -150,9 +135,13 @@ fn greet(
 ) -> std::io::Result<Option<Greeted>> {
     let shared = registered.shared.clone();
     let secured = Stream::secured(socket, &door.context, Side::Server, HELLO_LIMIT);
-    let (mut stream, inbox) = secured.inspect_err(|error| shared.refusals.add(from, door, error))?;
-    let peer = peer_of(&stream, &door.network)?;
+    let (mut stream, inbox) = secured.inspect_err(|error| {
+        let line = || format!("a connection from {from} at network {} was refused: {error}", door.network);
+        shared.refusals.add(line);
+    })?;
+    let peer = peer_of(&stream, Some((&door.network, from)))?;
     if !permit.prove(&peer) {
+        shared.refusals.add(|| format!("{peer} was refused: it has too many connections"));
         return Ok(None);
     }
     // Who has shown no certificate still makes room for others.

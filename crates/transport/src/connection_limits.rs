@@ -176,7 +176,7 @@ mod tests {
 
     fn client(name: &str) -> Peer {
         let holder = Some(Holder::Client(name.into()));
-        Peer::Remote(crate::credentials::Remote { holder, serial: "1".into(), network: "front".into() })
+        Peer::Remote(crate::credentials::Remote { holder, serial: "1".into(), network: "front".into(), address: None })
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::stream::Stream;
 use hekate_proto::{Error, Result, ServerId};
 use hekate_tls::Holder;
+use std::net::SocketAddr;
 
 /// The other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,25 @@ pub struct Remote {
     pub serial: String,
     /// The network at whose address it connected.
     pub network: String,
+    /// The address that it connected from; `None` if that is not known.
+    pub address: Option<SocketAddr>,
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let remote = match self {
+            Peer::Local { uid } => return write!(f, "a process of user {uid}"),
+            Peer::Remote(remote) => remote,
+        };
+        match &remote.holder {
+            Some(holder) => write!(f, "{holder}")?,
+            None => write!(f, "a process without a certificate")?,
+        }
+        if let Some(address) = remote.address {
+            write!(f, " from {address}")?;
+        }
+        write!(f, " at network {}", remote.network)
+    }
 }
 
 impl Peer {
@@ -72,9 +92,10 @@ impl Peer {
     }
 }
 
-/// The other end of a connection at this network's address (of no network, on a unix socket). The process id of a unix
-/// socket's peer is not used: a process in another pid namespace has none here.
-pub(crate) fn peer_of(stream: &Stream, network: &str) -> std::io::Result<Peer> {
+/// The other end of a connection. `at`: the network at whose address it connected, and where it connected from; `None` on
+/// a unix socket and on a connection that this process made. The process id of a unix socket's peer is not used: a process
+/// in another pid namespace has none here.
+pub(crate) fn peer_of(stream: &Stream, at: Option<(&str, SocketAddr)>) -> std::io::Result<Peer> {
     let Some(session) = stream.handshake() else {
         let credentials = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials)?;
         return Ok(Peer::Local { uid: credentials.uid() });
@@ -83,5 +104,6 @@ pub(crate) fn peer_of(stream: &Stream, network: &str) -> std::io::Result<Peer> {
         Some((identity, serial)) => (Some(identity.holder.clone()), serial.clone()),
         None => (None, String::new()),
     };
-    Ok(Peer::Remote(Remote { holder, serial, network: network.into() }))
+    let network = at.map(|(network, _)| network.to_string()).unwrap_or_default();
+    Ok(Peer::Remote(Remote { holder, serial, network, address: at.map(|(_, address)| address) }))
 }

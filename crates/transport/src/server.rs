@@ -1,7 +1,7 @@
 //! The server's side of a connection: listeners, handshakes, and one thread for each connection, which passes batches
 //! to the [`Service`].
 
-use crate::accept::{Connected, Door, RefusalLog};
+use crate::accept::{Connected, Door};
 use crate::connection_limits::ConnectionLimits;
 use crate::credentials::Peer;
 use crate::endpoint::Endpoint;
@@ -10,6 +10,7 @@ use crate::link::Boot;
 use crate::local::Local;
 use crate::lock_notifications::{Listener, NotificationSink};
 use crate::peers::Peers;
+use crate::refusal_log::RefusalLog;
 use crate::traffic::{Networks, Traffic};
 use hekate_proto::{Error, Input, Op, Reply, Request, Result, ServerId, SessionId, VolumeId, Wire};
 use parking_lot::Mutex;
@@ -310,6 +311,7 @@ impl Shared {
     /// Serves a connection that another server has made.
     fn converse_peer(&self, mut channel: Channel, peer: Peer, from: PeerOrigin, to: ServerId) -> std::io::Result<()> {
         let may = peer.may_be_server(from.server);
+        let may = may.inspect_err(|error| self.refusals.add(|| format!("{peer} was refused: {error}")));
         let ours = may.and_then(|()| self.service.peers(&peer, from.server, from.boot));
         match ours.and_then(|peers| peers.expects(from.server, to).map(|()| peers)) {
             Err(error) => channel.send(FrameKind::Welcome, 0, |out| Result::<Accepted>::Err(error).put(out)),

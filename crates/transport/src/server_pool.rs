@@ -1,7 +1,8 @@
 //! The servers of a volume over the network, as one session's client sees them: one [`Remote`] for each.
 //!
-//! A session uses one kind of endpoint, the kind that it was opened at: over unix sockets it belongs to a user, over
-//! TCP to the client that a certificate names. A server refuses a session of another owner.
+//! A session that was opened over a unix socket belongs to a user, one that was opened over TCP to the client that a
+//! certificate names. A server refuses a session of another owner. It takes the credential of the server where a user's
+//! session was opened: with it the session's process reaches servers on other machines.
 
 use crate::client::{Remote, Replies, Welcome};
 use crate::endpoint::Endpoint;
@@ -11,6 +12,7 @@ use crate::servers::{Notifications, PendingBatch, Servers};
 use crate::session_lock::SessionLock;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::{Error, Request, Result, ServerId, SessionId};
+use hekate_tls::Context;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ const MAP_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct ServerPool {
     opened_at: Endpoint,
+    /// How servers are reached over TCP; `None` without a credential.
+    context: Option<Arc<Context>>,
     volume: String,
     session: SessionId,
     /// The server where the session was opened.
@@ -38,10 +42,16 @@ pub struct ServerPool {
 
 impl ServerPool {
     /// Opens a session on a volume at one server. `local` is set if that server runs in this process.
+    /// `elsewhere`: the credential of the server at a unix socket, to reach servers on other machines.
     ///
     /// # Errors
     /// As [`Remote::open`].
-    pub fn open(endpoint: Endpoint, volume: &str, local: Option<Local>) -> Result<(Self, Welcome)> {
+    pub fn open(
+        endpoint: Endpoint,
+        volume: &str,
+        local: Option<Local>,
+        elsewhere: Option<Arc<Context>>,
+    ) -> Result<(Self, Welcome)> {
         let (mut remote, welcome) = Remote::open(endpoint.clone(), volume)?;
         if let Some(local) = local {
             remote = remote.with_local(local);
@@ -52,6 +62,7 @@ impl ServerPool {
             Endpoint::Tcp(..) => None,
         };
         let servers = Self {
+            context: endpoint.context().cloned().or(elsewhere),
             opened_at: endpoint,
             volume: volume.into(),
             session: welcome.session,
@@ -70,21 +81,31 @@ impl ServerPool {
         let known = self.all.read().get(&server).cloned();
         let none = || {
             let at = &self.opened_at;
-            format!(
-                "server {server} has no address of the kind of {at}, where the session was opened; see `hekate status`"
-            )
+            match self.context {
+                Some(_) => format!("server {server} has no address for sessions of {at}; see `hekate status`"),
+                None => format!(
+                    "server {server} is on another machine than {at}, and TCP needs a credential: use the volume as \
+                     root, or with --credential FILE (`hekate client create` makes one)"
+                ),
+            }
         };
         known.ok_or_else(|| Error::Unavailable { what: none() })
     }
 
-    /// Applies the addresses of a map. The server that sent the map keeps the address at which it was reached.
+    /// Applies the addresses of a map. The server that sent the map keeps the address at which it was reached. One that is
+    /// reached at its unix socket keeps that too, if a server on another machine has sent the map: it lists no sockets.
     fn learn(&self, map: &VolumeMap) {
         let mut all = self.all.write();
         let is_listed = |server: ServerId| map.servers.iter().any(|address| address.server == server);
         all.retain(|server, _| *server == self.first || is_listed(*server));
+        let is_local = |server: &ServerId| {
+            all.get(server).is_some_and(|remote: &Arc<Remote>| matches!(remote.endpoint(), Endpoint::Unix(_)))
+        };
+        let is_from_afar = !is_local(&map.server);
+        let kept: Vec<ServerId> = all.keys().copied().filter(|server| is_from_afar && is_local(server)).collect();
         for address in &map.servers {
             let known = all.get(&address.server).map(|remote| remote.endpoint().to_string());
-            if known.is_some() && address.server == map.server {
+            if known.is_some() && (address.server == map.server || kept.contains(&address.server)) {
                 continue;
             }
             let usable = Endpoint::any_of(address.endpoints.iter().filter_map(|text| self.usable(text)));
@@ -94,10 +115,11 @@ impl ServerPool {
         }
     }
 
-    /// The endpoint, if it is of the session's kind.
+    /// The endpoint, if this session can use it: a unix socket only if it was opened at one.
     fn usable(&self, text: &str) -> Option<Endpoint> {
-        let endpoint = Endpoint::parse(text, self.opened_at.context()).ok()?;
-        (endpoint.context().is_some() == self.opened_at.context().is_some()).then_some(endpoint)
+        let endpoint = Endpoint::parse(text, self.context.as_ref()).ok()?;
+        let is_fit = endpoint.context().is_some() || self.opened_at.context().is_none();
+        is_fit.then_some(endpoint)
     }
 }
 

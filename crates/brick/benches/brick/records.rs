@@ -227,6 +227,8 @@ fn new_inode(kind: NodeKind, now: Time) -> InodeRecord {
         grant_limit: 0,
         has_capability: false,
         has_xattrs: false,
+        etag: Bytes::new(),
+        implied: false,
     }
 }
 
@@ -248,5 +250,7 @@ fn attr_of(id: InodeId, inode: &InodeRecord) -> Attr {
         layout: inode.layout.clone(),
         spread: inode.spread,
         has_xattrs: inode.has_xattrs,
+        etag: inode.etag.clone(),
+        implied: inode.implied,
     }
 }

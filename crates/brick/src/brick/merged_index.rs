@@ -8,7 +8,7 @@ use crate::checksum::{CRC_BLOCKS, block_checksum};
 use crate::disk::home::Home;
 use crate::index::Index;
 use crate::machine::{Before, Overlay, PartialGroup, State};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -196,18 +196,19 @@ pub fn durable_shards(index: &dyn Index, ring: RingId, partition: PartitionNumbe
 ///
 /// # Errors
 /// `Damaged`: a block does not match its checksum.
-pub fn read_places(home: &Home, shard: ShardId, first: u32, places: &[(u32, BlockSource)]) -> Result<BytesMut> {
-    let mut buffer = BytesMut::zeroed(places.len() * BLOCK_BYTES);
+pub fn read_places(home: &Home, shard: ShardId, first: u32, places: &[(u32, BlockSource)]) -> Result<Bytes> {
+    let mut buffer = Vec::with_capacity(places.len() * BLOCK_BYTES);
     let mut at = 0;
     while at < places.len() {
         let run = places[at..].iter().take_while(|(_, place)| matches!(place, BlockSource::Home)).count();
-        if run > 0 {
-            home.read(shard, first + at as u32, &mut buffer[at * BLOCK_BYTES..(at + run) * BLOCK_BYTES])?;
-        } else if let BlockSource::Pending(bytes) = &places[at].1 {
-            buffer[at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES].copy_from_slice(bytes);
+        match &places[at].1 {
+            BlockSource::Home => home.append(shard, first + at as u32, run, &mut buffer)?,
+            BlockSource::Pending(bytes) => buffer.extend_from_slice(bytes),
+            BlockSource::Hole => buffer.resize(buffer.len() + BLOCK_BYTES, 0),
         }
         at += run.max(1);
     }
+    assert_eq!(buffer.len(), places.len() * BLOCK_BYTES, "each block has its bytes");
     for (index, (sum, _)) in places.iter().enumerate().filter(|(_, (sum, _))| *sum != 0) {
         let block = first + index as u32;
         let found = block_checksum(shard, block, &buffer[index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES]);
@@ -215,5 +216,5 @@ pub fn read_places(home: &Home, shard: ShardId, first: u32, places: &[(u32, Bloc
             return Err(Error::Damaged { what: format!("block {block} of {}", Home::path(shard)) });
         }
     }
-    Ok(buffer)
+    Ok(buffer.into())
 }

@@ -70,7 +70,7 @@ impl Brick {
         let Some((end, places)) = found else { return Ok(Bytes::new()) };
         let buffer = read_places(&self.disk.home, shard, offset / block, &places)?;
         let from = (offset % block) as usize;
-        Ok(buffer.freeze().slice(from..from + (end - offset) as usize))
+        Ok(buffer.slice(from..from + (end - offset) as usize))
     }
 
     /// For each of the blocks `first..end` whether it is a hole: never written, or cut off or punched since.
@@ -88,7 +88,7 @@ impl Brick {
         if matches!(places[..], [(0, _)]) {
             return Ok(None);
         }
-        Ok(Some(read_places(&self.disk.home, shard, block, &places)?.freeze()))
+        Ok(Some(read_places(&self.disk.home, shard, block, &places)?))
     }
 
     /// Whether these bytes match this brick's checksum of the block, for a copy of the block from elsewhere. The

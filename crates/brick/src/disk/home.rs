@@ -128,6 +128,21 @@ impl Home {
         }
     }
 
+    /// Appends whole blocks to `buffer`. Bytes behind the end of the file, or of a file that is missing, are zeros.
+    pub fn append(&self, shard: ShardId, first_block: u32, count: usize, buffer: &mut Vec<u8>) -> Result<()> {
+        let (length, offset) = (count * BLOCK_BYTES, u64::from(first_block) * BLOCK_BYTES as u64);
+        let appended = match self.file(shard, false) {
+            Ok(file) => file.append_to(buffer, length, offset),
+            // Checksums show whether blocks are missing.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                buffer.resize(buffer.len() + length, 0);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        appended.map_err(|e| failed("read", shard, e))
+    }
+
     /// `count` blocks, not checked; zeros for those that the disk cannot read (EIO).
     pub fn readable(&self, shard: ShardId, first_block: u32, count: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count * BLOCK_BYTES];

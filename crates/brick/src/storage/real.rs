@@ -87,6 +87,24 @@ impl StorageFile for RealFile {
         Ok(done)
     }
 
+    fn append_to(&self, buffer: &mut Vec<u8>, length: usize, offset: u64) -> Result<()> {
+        let (begin, end) = (buffer.len(), buffer.len() + length);
+        buffer.reserve(length);
+        // Memory that the kernel fills is not cleared before. It fills all that the buffer has, so that has to be all that is
+        // wanted.
+        while buffer.capacity() == end && buffer.len() < end {
+            let at = offset + (buffer.len() - begin) as u64;
+            let read =
+                rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, rustix::buffer::spare_capacity(buffer), at));
+            if read? == 0 {
+                break;
+            }
+        }
+        let read = buffer.len();
+        buffer.resize(end, 0);
+        self.read_at(&mut buffer[read..], offset + (read - begin) as u64).map(|_| ())
+    }
+
     fn write_at(&self, parts: &[&[u8]], offset: u64) -> Result<()> {
         let slices: Vec<IoSlice> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let total: usize = parts.iter().map(|part| part.len()).sum();

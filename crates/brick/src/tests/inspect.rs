@@ -41,6 +41,8 @@ pub(super) fn inode(kind: NodeKind, pieces: Vec<Piece>) -> InodeRecord {
         grant_limit: 0,
         has_capability: false,
         has_xattrs: false,
+        etag: Bytes::new(),
+        implied: false,
     }
 }
 

@@ -33,7 +33,7 @@ impl Scratch {
                 let path = directory.join(format!("brick{number}"));
                 Brick::create(&path, BrickId(number), "scratch", settings).unwrap();
                 let directory = path.to_string_lossy().into_owned();
-                BrickInfo { brick: BrickId(number), directory, pool: "default".into(), weight: 1, server: FIRST_SERVER, incarnation: Incarnation(0), openings: 0, unopened: false }
+                BrickInfo { brick: BrickId(number), directory, pool: "default".into(), weight: 1, server: FIRST_SERVER, incarnation: Incarnation(0), openings: 0, begun: 0, restored: false, unopened: false }
             })
             .collect();
         let coordinator = EmbeddedCoordinator::create(&directory.join("coordinator.redb")).unwrap();

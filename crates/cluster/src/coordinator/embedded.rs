@@ -4,7 +4,7 @@
 mod tests;
 
 use super::changes::Changes;
-use super::{Coordinator, Expect, Listing, Outcome, Revision, Watched, Write};
+use super::{CLOSED, Changed, Coordinator, Expect, Known, Listing, Outcome, Revision, Watched, Write, names_closed};
 use hekate_proto::{Error, Result};
 use hekate_threads::{Condvar, Mutex, now};
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
@@ -94,16 +94,17 @@ impl EmbeddedCoordinator {
         Ok(Self { database, kept, changes, changed: Condvar::new(), watches_ended: AtomicBool::new(false) })
     }
 
-    /// Executes one write transaction that changes `keys`. `write` returns false if the transaction is refused.
+    /// Executes one write transaction that changes `keys`, unless `write` returns another outcome than `Written`.
     ///
     /// # Errors
     /// `Io` if it was not executed. If the commit fails the outcome is unknown, and later calls fail.
-    fn change(&self, keys: &[&str], write: impl FnOnce(&WriteTransaction) -> Result<bool>) -> Result<Outcome> {
+    fn change(&self, keys: &[&str], write: impl FnOnce(&WriteTransaction) -> Result<Outcome>) -> Result<Outcome> {
         let mut changes = self.changes.lock();
         let mut transaction = self.database.begin_write().map_err(failed)?;
         transaction.set_quick_repair(true);
-        if !write(&transaction)? {
-            return Ok(Outcome::Refused);
+        let outcome = write(&transaction)?;
+        if outcome != Outcome::Written {
+            return Ok(outcome);
         }
         if keys.is_empty() {
             return Ok(Outcome::Written);
@@ -133,11 +134,19 @@ impl EmbeddedCoordinator {
             let keys: Vec<&str> = expired.iter().map(String::as_str).collect();
             match self.change(&keys, |transaction| remove_kept(transaction, &keys))? {
                 Outcome::Written => kept.retain(|key, _| !expired.contains(key)),
-                Outcome::Refused => return Err(Error::bug("the removal of expired keys was refused")),
+                Outcome::Refused | Outcome::Closed { .. } => {
+                    return Err(Error::bug("the removal of expired keys was refused"));
+                }
                 Outcome::Unknown { why } => return Err(Error::Io { what: why }),
             }
         }
         Ok(kept.values().map(|one| one.until).min())
+    }
+
+    /// A value, also of a kept key that has expired.
+    fn get_stored(&self, key: &str) -> Result<Option<String>> {
+        let table = self.database.begin_read().map_err(failed)?.open_table(TABLE).map_err(failed)?;
+        Ok(table.get(key).map_err(failed)?.map(|value| value.value().to_string()))
     }
 
     fn read(&self) -> Result<ReadTransaction> {
@@ -161,23 +170,51 @@ fn read_kept(transaction: &WriteTransaction) -> Result<BTreeMap<String, Kept>> {
     Ok(kept)
 }
 
-fn remove_kept(transaction: &WriteTransaction, keys: &[&str]) -> Result<bool> {
+fn remove_kept(transaction: &WriteTransaction, keys: &[&str]) -> Result<Outcome> {
     let mut kept = transaction.open_table(KEPT).map_err(failed)?;
     let mut values = transaction.open_table(TABLE).map_err(failed)?;
     for key in keys {
         kept.remove(key).map_err(failed)?;
         values.remove(key).map_err(failed)?;
     }
-    Ok(true)
+    Ok(Outcome::Written)
+}
+
+/// The keys with a prefix, at the revision of a transaction.
+fn listed(transaction: &ReadTransaction, prefix: &str) -> Result<Listing> {
+    let table = transaction.open_table(TABLE).map_err(failed)?;
+    let mut pairs = Vec::new();
+    for entry in table.range(prefix..).map_err(failed)? {
+        let (key, value) = entry.map_err(failed)?;
+        if !key.value().starts_with(prefix) {
+            break;
+        }
+        pairs.push((key.value().to_string(), value.value().to_string()));
+    }
+    let revisions = transaction.open_table(REVISION).map_err(failed)?;
+    let revision = revisions.get(LAST).map_err(failed)?.map_or(0, |last| last.value());
+    Ok(Listing { pairs, revision: Revision(revision) })
+}
+
+/// `Closed` if the store is closed.
+fn closed(transaction: &WriteTransaction) -> Result<Option<Outcome>> {
+    let table = transaction.open_table(TABLE).map_err(failed)?;
+    let by = table.get(CLOSED).map_err(failed)?.map(|value| value.value().to_string());
+    Ok(by.map(|by| Outcome::Closed { by }))
 }
 
 /// Executes the writes if the expected values match.
-fn compare_and_write(transaction: &WriteTransaction, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<bool> {
+fn compare_and_write(transaction: &WriteTransaction, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<Outcome> {
+    if !names_closed(expect, writes)
+        && let Some(closed) = closed(transaction)?
+    {
+        return Ok(closed);
+    }
     let mut table = transaction.open_table(TABLE).map_err(failed)?;
     for (key, value) in expect {
         let now = table.get(key).map_err(failed)?;
         if now.as_ref().map(|now| now.value()) != *value {
-            return Ok(false);
+            return Ok(Outcome::Refused);
         }
     }
     for (key, value) in writes {
@@ -186,7 +223,7 @@ fn compare_and_write(transaction: &WriteTransaction, expect: &[Expect<'_>], writ
             None => drop(table.remove(key).map_err(failed)?),
         }
     }
-    Ok(true)
+    Ok(Outcome::Written)
 }
 
 impl Coordinator for EmbeddedCoordinator {
@@ -196,19 +233,34 @@ impl Coordinator for EmbeddedCoordinator {
     }
 
     fn list(&self, prefix: &str) -> Result<Listing> {
-        let transaction = self.read()?;
+        listed(&self.read()?, prefix)
+    }
+
+    fn changes(&self, known: &[Known<'_>]) -> Result<Vec<Changed>> {
+        self.remove_expired(&mut self.kept.lock())?;
+        let changes = self.changes.lock();
+        // While the lock is held no change is written.
+        let transaction = self.database.begin_read().map_err(failed)?;
+        let revision = changes.last();
+        let keys = known.iter().map(|known| {
+            let after = known.after.filter(|after| *after <= revision);
+            after.and_then(|after| changes.after(after, &[known.prefix]))
+        });
+        let keys: Vec<_> = keys.collect();
+        drop(changes);
         let table = transaction.open_table(TABLE).map_err(failed)?;
-        let mut pairs = Vec::new();
-        for entry in table.range(prefix..).map_err(failed)? {
-            let (key, value) = entry.map_err(failed)?;
-            if !key.value().starts_with(prefix) {
-                break;
+        let read = |key: String| {
+            let value = table.get(&key[..]).map_err(failed)?.map(|value| value.value().to_string());
+            Ok((key, value))
+        };
+        let of_prefix = |(known, keys): (&Known<'_>, Option<Vec<String>>)| match keys {
+            Some(keys) => {
+                let pairs = keys.into_iter().map(read).collect::<Result<_>>()?;
+                Ok(Changed { pairs, revision, is_partial: true })
             }
-            pairs.push((key.value().to_string(), value.value().to_string()));
-        }
-        let revisions = transaction.open_table(REVISION).map_err(failed)?;
-        let revision = revisions.get(LAST).map_err(failed)?.map_or(0, |last| last.value());
-        Ok(Listing { pairs, revision: Revision(revision) })
+            None => Ok(listed(&transaction, known.prefix)?.into()),
+        };
+        known.iter().zip(keys).map(of_prefix).collect()
     }
 
     fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<Outcome> {
@@ -219,12 +271,15 @@ impl Coordinator for EmbeddedCoordinator {
     fn keep(&self, key: &str, value: &str, lifetime: Duration) -> Result<Outcome> {
         let mut kept = self.kept.lock();
         self.remove_expired(&mut kept)?;
+        if let Some(by) = self.get_stored(CLOSED)? {
+            return Ok(Outcome::Closed { by });
+        }
         if kept.get(key).is_none_or(|one| one.value != value) {
             let milliseconds = lifetime.as_millis() as u64;
             let outcome = self.change(&[key], |transaction| {
                 transaction.open_table(KEPT).map_err(failed)?.insert(key, milliseconds).map_err(failed)?;
                 transaction.open_table(TABLE).map_err(failed)?.insert(key, value).map_err(failed)?;
-                Ok(true)
+                Ok(Outcome::Written)
             })?;
             if outcome != Outcome::Written {
                 return Ok(outcome);
@@ -257,6 +312,8 @@ impl Coordinator for EmbeddedCoordinator {
             }
             let revision = changes.last();
             match changes.after(after, prefixes) {
+                // Of a store that was restored from an older copy.
+                _ if after > revision => return Ok(Watched::ReadAgain),
                 None => return Ok(Watched::ReadAgain),
                 Some(keys) if !keys.is_empty() => return Ok(Watched::Changed { keys, revision }),
                 Some(_) if now() >= end => return Ok(Watched::Unchanged { revision }),

@@ -1,5 +1,6 @@
 //! Records of access over TCP: the cluster's authority, tokens of new servers, clients, the network of servers.
 
+use super::attempts::closed;
 use super::{Attempts, Registry, parse, text};
 use hekate_proto::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -192,6 +193,7 @@ impl Registry {
             _ if is_over => Err(denied("the token has expired")),
             crate::Outcome::Written => Ok(()),
             crate::Outcome::Refused => Err(denied("the token was used already")),
+            crate::Outcome::Closed { by } => Err(closed(&by)),
             crate::Outcome::Unknown { why } => Err(Error::Unavailable { what: format!("the coordinator: {why}") }),
         }
     }
@@ -246,7 +248,7 @@ impl Registry {
     }
 
     /// Makes a record that is not there yet and whose value nobody else writes.
-    fn create<T: Serialize>(&self, key: &str, record: &T) -> Result<()> {
+    pub(super) fn create<T: Serialize>(&self, key: &str, record: &T) -> Result<()> {
         let record = text(record)?;
         let mut attempts = Attempts::default();
         loop {

@@ -33,23 +33,7 @@ impl Registry {
 
     /// The rings whose keys have a prefix.
     pub(super) fn stored_rings(&self, prefix: &str) -> Result<Vec<StoredRing>> {
-        let mut rest = self.coordinator.list(prefix)?.pairs.into_iter().peekable();
-        let mut rings = Vec::new();
-        while let Some((key, text)) = rest.next() {
-            let record: RingRecord = parse(&key, &text)?;
-            let own = format!("{key}/");
-            let (mut views, mut view_texts) = (Vec::new(), Vec::new());
-            while let Some((found, view_text)) = rest.next_if(|(next, _)| next.starts_with(&own)) {
-                let expected = view_key(&key, views.len());
-                if found != expected {
-                    return Err(Error::Damaged { what: format!("the coordinator has {found} and no {expected}") });
-                }
-                views.push(parse(&found, &view_text)?);
-                view_texts.push(view_text);
-            }
-            rings.push(StoredRing { key, text, view_texts, info: RingInfo::assemble(record, views)? });
-        }
-        Ok(rings)
+        rings_of(self.coordinator.list(prefix)?.pairs.into_iter())
     }
 
     /// Changes views of a ring in one transaction, repeatedly if other servers change the same views or the ring's
@@ -179,8 +163,32 @@ impl Registry {
             server: self.server,
             servers: numbers.into_iter().map(|server| ServerAddress { server, endpoints: endpoints(server) }).collect(),
             bricks,
+            graph: volume.graph.clone(),
         })
     }
+}
+
+/// The rings of records, which are in the order of their keys.
+pub(super) fn rings_of<K: AsRef<str>, V: Into<String>>(pairs: impl Iterator<Item = (K, V)>) -> Result<Vec<StoredRing>> {
+    let mut rest = pairs.peekable();
+    let mut rings = Vec::new();
+    while let Some((key, text)) = rest.next() {
+        let (key, text) = (key.as_ref().to_string(), text.into());
+        let record: RingRecord = parse(&key, &text)?;
+        let own = format!("{key}/");
+        let (mut views, mut view_texts) = (Vec::new(), Vec::new());
+        while let Some((found, view_text)) = rest.next_if(|(next, _)| next.as_ref().starts_with(&own)) {
+            let (found, expected) = (found.as_ref(), view_key(&key, views.len()));
+            if found != expected {
+                return Err(Error::Damaged { what: format!("the coordinator has {found} and no {expected}") });
+            }
+            let view_text = view_text.into();
+            views.push(parse(found, &view_text)?);
+            view_texts.push(view_text);
+        }
+        rings.push(StoredRing { key, text, view_texts, info: RingInfo::assemble(record, views)? });
+    }
+    Ok(rings)
 }
 
 /// A ring as it is stored.

@@ -10,6 +10,10 @@ use std::collections::BTreeMap;
 /// Counts the bricks that were added to running servers, so that a brick that was removed is not added again by a
 /// transaction that is executed late.
 const BRICKS_COUNTER: &str = "bricks";
+/// Prefix of the keys of all bricks.
+pub(super) const BRICKS: &str = "/bricks/";
+/// Prefix of the keys of all leases.
+pub(super) const ALIVE: &str = "/alive/";
 
 impl Registry {
     /// All servers, with the first one even if it has never run.
@@ -23,9 +27,7 @@ impl Registry {
 
     /// All bricks, ordered by server and directory.
     pub fn bricks(&self) -> Result<Vec<BrickInfo>> {
-        let mut bricks: Vec<BrickInfo> = self.list("/bricks/")?;
-        bricks.sort_by(|a, b| (a.server, &a.directory).cmp(&(b.server, &b.directory)));
-        Ok(bricks)
+        Ok(in_order(self.list(BRICKS)?))
     }
 
     /// The bricks of this server.
@@ -197,14 +199,7 @@ impl Registry {
     /// The servers with a process whose lease has not expired, by number. The bricks that one of its processes reports
     /// as stopped have stopped: an earlier process may have a lease until 3 s after it has ended.
     pub fn alive(&self) -> Result<Vec<AliveInfo>> {
-        let mut servers: BTreeMap<ServerId, AliveInfo> = BTreeMap::new();
-        for AliveInfo { server, stopped } in self.list("/alive/")? {
-            let known = servers.entry(server).or_insert_with(|| AliveInfo { server, stopped: Vec::new() });
-            known.stopped.extend(stopped);
-            known.stopped.sort_unstable();
-            known.stopped.dedup();
-        }
-        Ok(servers.into_values().collect())
+        Ok(by_server(self.list(ALIVE)?))
     }
 
     /// Records the endpoints of this server, and the network of each one over TCP.
@@ -234,14 +229,45 @@ impl Registry {
         Ok(())
     }
 
+    /// Records that an opening of a brick begins. Called before the brick counts it.
+    pub fn opening(&self, brick: BrickId, number: u32) -> Result<()> {
+        let begin = |info: &mut BrickInfo| {
+            let is_later = info.begun < number;
+            info.begun = info.begun.max(number);
+            is_later
+        };
+        self.update(&brick_key(brick), begin).map(|_| ())
+    }
+
     /// Records the incarnation and the number of openings of a brick that was opened.
     pub fn opened(&self, brick: BrickId, incarnation: Incarnation, openings: u32) -> Result<()> {
         let renewed = |info: &mut BrickInfo| {
-            let before = std::mem::replace(info, BrickInfo { incarnation, openings, unopened: false, ..info.clone() });
+            let before = std::mem::replace(
+                info,
+                BrickInfo { incarnation, openings, unopened: false, restored: false, ..info.clone() },
+            );
             before != *info
         };
         self.update(&brick_key(brick), renewed).map(|_| ())
     }
+}
+
+/// Bricks, ordered by server and directory.
+pub(super) fn in_order(mut bricks: Vec<BrickInfo>) -> Vec<BrickInfo> {
+    bricks.sort_by(|a, b| (a.server, &a.directory).cmp(&(b.server, &b.directory)));
+    bricks
+}
+
+/// The servers of processes, by number, each with the bricks that any of its processes reports as stopped.
+pub(super) fn by_server(processes: Vec<AliveInfo>) -> Vec<AliveInfo> {
+    let mut servers: BTreeMap<ServerId, AliveInfo> = BTreeMap::new();
+    for AliveInfo { server, stopped } in processes {
+        let known = servers.entry(server).or_insert_with(|| AliveInfo { server, stopped: Vec::new() });
+        known.stopped.extend(stopped);
+        known.stopped.sort_unstable();
+        known.stopped.dedup();
+    }
+    servers.into_values().collect()
 }
 
 fn server_key(server: ServerId) -> String {

@@ -56,6 +56,8 @@ fn brick(number: u128, server: u32) -> BrickInfo {
         server: ServerId(server),
         incarnation: Incarnation(number as u64),
         openings: 0,
+        begun: 0,
+        restored: false,
         unopened: false,
     }
 }
@@ -83,7 +85,7 @@ fn wanted(ring: RingId) -> VolumeInfo {
         copies: 2,
         owner_uid: 0,
         allowed_uids: Vec::new(),
-        layers: Vec::new(),
+        graph: Default::default(),
         deleting: false,
         spread: 1,
         mode: Default::default(),
@@ -116,13 +118,13 @@ fn records_of_a_newer_program_are_refused() {
     let registry = registry();
     registry.create_cluster("c").unwrap();
     registry.check_version().unwrap();
-    registry.coordinator.transact(&[], &[("/version", Some("5"))]).unwrap();
+    registry.coordinator.transact(&[], &[("/version", Some("6"))]).unwrap();
     let refused = registry.check_version().unwrap_err();
     assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
-    assert!(refused.to_string().contains("version 5, this program knows 4"), "{refused}");
+    assert!(refused.to_string().contains("version 6, this program knows 5"), "{refused}");
     // Records without a version have version 1.
     registry.coordinator.transact(&[], &[("/version", None)]).unwrap();
-    assert!(registry.check_version().unwrap_err().to_string().contains("version 1, this program knows 4"));
+    assert!(registry.check_version().unwrap_err().to_string().contains("version 1, this program knows 5"));
 }
 
 #[test]

@@ -22,10 +22,16 @@ pub enum CoordinatorRequest {
         /// The key.
         key: String,
     },
-    /// Reads all keys with a prefix. Reply: `Listing` of `hekate_cluster`.
+    /// Reads the keys with a prefix. Reply: `Listing` of `hekate_cluster`; with `after` its `Changed`.
     List {
         /// The prefix.
         prefix: String,
+        /// Keys that have not changed after this revision may be left out of the reply, which says so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<u64>,
+        /// Number of keys with the prefix at that revision.
+        #[serde(default)]
+        count: u64,
     },
     /// Writes all pairs if all expected pairs hold. Reply: `Outcome` of `hekate_cluster`.
     Transact {

@@ -108,8 +108,9 @@ impl Filesystem {
             }
             found => found?,
         };
-        // Attributes of the namespace `trusted` are listed for root only (xattr(7)).
-        let is_listed = |name: &&Bytes| caller.uid == 0 || !name.starts_with(b"trusted.");
+        // Attributes of the namespace `trusted` are listed for root only (xattr(7)), those of other doors for nobody.
+        let is_hidden = |name: &Bytes| name.starts_with(b"hekate.");
+        let is_listed = |name: &&Bytes| !is_hidden(name) && (caller.uid == 0 || !name.starts_with(b"trusted."));
         sized(joined(names.iter().filter(is_listed).map(|name| &name[..])), size)
     }
 
@@ -168,6 +169,7 @@ fn changes(set: &SetAttrIn, drops_on_chown: bool) -> AttrChanges {
             false => time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtime_ns),
         },
         drop_set_id: has(fattr::KILL_SUIDGID) || drops_on_chown && has(fattr::UID | fattr::GID),
+        implied: None,
     }
 }
 

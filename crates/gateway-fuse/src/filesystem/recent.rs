@@ -95,6 +95,8 @@ mod tests {
             layout,
             spread,
             has_xattrs,
+            etag: bytes::Bytes::new(),
+            implied: false,
         }
     }
 

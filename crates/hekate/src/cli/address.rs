@@ -119,17 +119,27 @@ fn network(text: &str) -> Result<(String, &str), String> {
 pub fn reachable(listen: &Listen) -> std::io::Result<Vec<Listen>> {
     let wildcard = listen.address.parse::<SocketAddr>().ok().filter(|address| address.ip().is_unspecified());
     let Some(wildcard) = wildcard else { return Ok(vec![listen.clone()]) };
+    let fits = |ip: &IpAddr| !ip.is_loopback() && (wildcard.is_ipv6() || ip.is_ipv4());
+    let listen_at = |ip| {
+        let address = SocketAddr::new(ip, wildcard.port()).to_string();
+        Listen { network: listen.network.clone(), address }
+    };
+    Ok(own_addresses()?.into_iter().filter(fits).map(listen_at).collect())
+}
+
+/// The addresses of this machine, but for those that are valid on one link only.
+///
+/// # Errors
+///
+/// The machine does not tell its addresses.
+pub fn own_addresses() -> std::io::Result<Vec<IpAddr>> {
     let mut found = Vec::new();
     for interface in nix::ifaddrs::getifaddrs()? {
         let storage = interface.address;
         let v4 = storage.as_ref().and_then(|at| at.as_sockaddr_in()).map(|at| IpAddr::V4(at.ip()));
         let v6 = storage.as_ref().and_then(|at| at.as_sockaddr_in6()).map(|at| IpAddr::V6(at.ip()));
         let is_local_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let fits = |ip: &IpAddr| !ip.is_loopback() && !is_local_link(ip) && (wildcard.is_ipv6() || ip.is_ipv4());
-        if let Some(ip) = v4.or(v6).filter(fits) {
-            let address = SocketAddr::new(ip, wildcard.port()).to_string();
-            found.push(Listen { network: listen.network.clone(), address });
-        }
+        found.extend(v4.or(v6).filter(|ip| !is_local_link(ip)));
     }
     Ok(found)
 }

@@ -30,7 +30,7 @@ pub struct Mount {
     /// Give other users access, as file permissions allow (always so for root's mounts). As -o allow_other.
     #[arg(long)]
     pub allow_other: bool,
-    /// Print a line for every op and its answer (with --foreground).
+    /// Log a line of JSON for every op and its outcome, as the translator trace does.
     #[arg(long)]
     pub trace: bool,
     /// Stay in the foreground.

@@ -1,6 +1,10 @@
-//! `hekate coordinator`: the coordinator as a process of its own.
+//! `hekate coordinator`: where the records are kept; the coordinator as a process of its own.
 
-use crate::cli::{Cli, CoordinatorOptions};
+mod etcd;
+mod records;
+mod restore;
+
+use crate::cli::{Cli, CoordinatorCommand, CoordinatorOptions};
 use crate::commands::control::ask_at;
 use crate::commands::state::make_state;
 use crate::daemon;
@@ -23,6 +27,18 @@ const STOP_PAUSE: Duration = Duration::from_millis(50);
 const RENEW_PAUSE: Duration = Duration::from_secs(2);
 
 pub fn coordinator(cli: &Cli, options: &CoordinatorOptions) -> Result<(), Failure> {
+    match &options.command {
+        None => serve(cli, options),
+        Some(CoordinatorCommand::Show) => records::show(cli),
+        Some(CoordinatorCommand::Etcd(options)) => etcd::etcd(cli, options),
+        Some(CoordinatorCommand::Member(command)) => records::member(cli, command),
+        Some(CoordinatorCommand::Move { to }) => records::move_to(cli, to),
+        Some(CoordinatorCommand::Backup { file }) => records::backup(cli, file),
+        Some(CoordinatorCommand::Restore(options)) => restore::restore(cli, options),
+    }
+}
+
+fn serve(cli: &Cli, options: &CoordinatorOptions) -> Result<(), Failure> {
     let paths = Paths::of(cli)?;
     daemon::check_listen(options.listen)?;
     if is_member(&paths.state) {

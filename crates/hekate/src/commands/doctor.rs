@@ -1,5 +1,7 @@
 //! `hekate doctor`: what this machine lacks, and the fix.
 
+mod credential;
+
 use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::output;
@@ -33,8 +35,10 @@ impl State {
     }
 }
 
-fn checks(cli: &Cli) -> [Check; 7] {
-    [kernel(), fuse_device(), fusermount(), mount_helper(), files(), server(cli), clock()]
+fn checks(cli: &Cli) -> Vec<Check> {
+    let mut checks = vec![kernel(), fuse_device(), fusermount(), mount_helper(), files(), server(cli), clock()];
+    checks.extend(credential::credentials(cli));
+    checks
 }
 
 fn count_bad(checks: &[Check]) -> usize {
@@ -64,7 +68,11 @@ pub fn doctor(cli: &Cli) -> Result<(), Failure> {
         output::table(&["CHECK", "STATE", "FOUND", "FIX"], &checks.iter().map(row).collect::<Vec<_>>());
     }
     if bad > 0 {
-        return Err(Failure::new(69, format!("{bad} check(s) failed; the column FIX has the remedy")));
+        // With --json the checks say it themselves: one document.
+        return Err(match cli.json {
+            true => Failure::printed(69),
+            false => Failure::new(69, format!("{bad} check(s) failed; the column FIX has the remedy")),
+        });
     }
     Ok(())
 }

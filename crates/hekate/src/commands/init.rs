@@ -7,15 +7,14 @@ use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
 use hekate_cluster::registry::check_name;
-use hekate_cluster::{BrickInfo, EmbeddedCoordinator, FIRST_SERVER, Registry};
+use hekate_cluster::{BrickInfo, Coordinator, EmbeddedCoordinator, FIRST_SERVER, Registry};
 use hekate_control::VolumeCreate;
+use hekate_etcd::{Credential, Endpoints, EtcdCoordinator};
+use hekate_proto::Error;
 use hekate_proto::map::Mode;
 use hekate_server::state_directory::{is_coordinator, is_member};
-use hekate_server::{
-    Keys, Membership, NewBrick, Node, NodeSettings, RemoteCoordinator, authority, cluster_id, keep_root,
-};
+use hekate_server::{Keys, Membership, NewBrick, Node, NodeSettings, authority, cluster_id, etcd, keep_root};
 use hekate_tls::{Context, Holder, SealKey};
-use hekate_transport::Endpoint;
 use std::sync::Arc;
 
 pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
@@ -46,9 +45,10 @@ pub fn init(cli: &Cli, options: &Init) -> Result<(), Failure> {
     }
     let directories = brick_directories(&options.bricks)?;
     make_state(&paths)?;
-    let place = match &options.coordinator {
-        None => Place::of_its_own()?,
-        Some(invitation) => Place::at(&join::Invitation::parse(invitation)?)?,
+    let place = match (&options.coordinator, &options.etcd) {
+        (Some(invitation), _) => Place::at(&join::Invitation::parse(invitation)?)?,
+        (None, Some(endpoints)) => Place::in_etcd(endpoints, options)?,
+        (None, None) => Place::of_its_own()?,
     };
     let cluster = place.cluster().to_string();
     let wanted =
@@ -72,6 +72,8 @@ enum Place {
     Own { cluster: String, seal: SealKey },
     /// At a coordinator that is a process of its own, which has no cluster yet.
     Apart(join::Enrolled),
+    /// In an etcd that is there.
+    Etcd { cluster: String, seal: SealKey, endpoints: Endpoints, credential: Credential },
 }
 
 impl Place {
@@ -80,12 +82,34 @@ impl Place {
     }
 
     fn at(invitation: &join::Invitation) -> Result<Self, Failure> {
-        invitation.enroll(None).map(Self::Apart)
+        invitation.enroll(None, false).map(Self::Apart)
+    }
+
+    /// An etcd that answers, and has no records.
+    fn in_etcd(endpoints: &str, options: &Init) -> Result<Self, Failure> {
+        let read = |path: &Option<std::path::PathBuf>| match path {
+            None => Ok(String::new()),
+            Some(path) => std::fs::read_to_string(path).map_err(|e| Error::io(format!("read {}", path.display()), e)),
+        };
+        let credential = Credential {
+            ca: read(&options.etcd_ca)?,
+            certificate: read(&options.etcd_cert)?,
+            key: read(&options.etcd_key)?,
+        };
+        let endpoints = Endpoints::parse(endpoints)?;
+        let store = EtcdCoordinator::new(endpoints.clone(), &credential)?;
+        if !store.list("/")?.pairs.is_empty() {
+            return Err(Failure::new(
+                73,
+                format!("etcd at {endpoints} holds keys already; a cluster needs one of its own"),
+            ));
+        }
+        Ok(Self::Etcd { cluster: cluster_id()?, seal: SealKey::create()?, endpoints, credential })
     }
 
     fn cluster(&self) -> &str {
         match self {
-            Self::Own { cluster, .. } => cluster,
+            Self::Own { cluster, .. } | Self::Etcd { cluster, .. } => cluster,
             Self::Apart(enrolled) => &enrolled.credential.cluster,
         }
     }
@@ -95,23 +119,37 @@ impl Place {
         match self {
             Self::Own { cluster, seal } => {
                 let registry = Registry::new(Arc::new(EmbeddedCoordinator::create(&paths.coordinator())?));
-                keep_root(&paths.state, &authority::create(&registry, seal, cluster)?)?;
-                let holder = Holder::Server(FIRST_SERVER);
-                let credential = authority::read(&registry, seal)?.server_credential(&holder)?;
-                Keys::write(&paths.state, &credential, seal)?;
+                make_keys(paths, &registry, cluster, seal)?;
+                Ok(registry)
+            }
+            Self::Etcd { cluster, seal, endpoints, credential } => {
+                let registry = Registry::new(Arc::new(EtcdCoordinator::new(endpoints.clone(), credential)?));
+                make_keys(paths, &registry, cluster, seal)?;
+                registry.create_etcd(&etcd::record_of(endpoints, credential, seal)?)?;
+                etcd::write_credential(&paths.state, credential)?;
+                let coordinator = hekate_server::Place::Etcd(endpoints.clone()).to_string();
+                Membership { server: FIRST_SERVER, cluster: cluster.clone(), coordinator, servers: Vec::new() }
+                    .write(&paths.state)?;
                 Ok(registry)
             }
             Self::Apart(enrolled) => {
                 let context = Arc::new(Context::of(enrolled.credential.clone())?);
-                let coordinator = enrolled.find_coordinator(&context)?;
+                let (coordinator, store) = enrolled.coordinator(&context)?;
                 Keys::write(&paths.state, &enrolled.credential, &enrolled.seal)?;
                 let cluster = enrolled.credential.cluster.clone();
-                let endpoint = Endpoint::parse(&coordinator, Some(&context))?;
-                Membership { server: FIRST_SERVER, cluster, coordinator }.write(&paths.state)?;
-                Ok(Registry::of(Arc::new(RemoteCoordinator::new(endpoint, None)), FIRST_SERVER))
+                Membership { server: FIRST_SERVER, cluster, coordinator, servers: Vec::new() }.write(&paths.state)?;
+                Ok(Registry::of(store, FIRST_SERVER))
             }
         }
     }
+}
+
+/// Makes the authority of a new cluster, and the keys of its first server.
+fn make_keys(paths: &Paths, registry: &Registry, cluster: &str, seal: &SealKey) -> Result<(), Failure> {
+    keep_root(&paths.state, &authority::create(registry, seal, cluster)?)?;
+    let holder = Holder::Server(FIRST_SERVER);
+    let credential = authority::read(registry, seal)?.server_credential(&holder)?;
+    Ok(Keys::write(&paths.state, &credential, seal)?)
 }
 
 fn make_volume(paths: &Paths, options: &Init, name: &str) -> Result<(), Failure> {

@@ -6,13 +6,14 @@ use crate::commands::state::{brick_directories, make_bricks, make_state_with};
 use crate::failure::Failure;
 use crate::output;
 use crate::paths::Paths;
-use hekate_cluster::{BrickInfo, ServerInfo};
+use hekate_cluster::{BrickInfo, Coordinator, Registry, ServerInfo};
 use hekate_control::status::Identity;
 use hekate_control::{Enroll, Identify};
+use hekate_etcd::EtcdCoordinator;
 use hekate_proto::{Error, ServerId};
 use hekate_server::authority::{hex, unhex};
 use hekate_server::state_directory::{is_coordinator, is_member};
-use hekate_server::{Membership, NewBrick};
+use hekate_server::{Membership, NewBrick, Place, RemoteCoordinator, etcd};
 use hekate_tls::{Context, Credential, SealKey, Token};
 use hekate_transport::Endpoint;
 use std::sync::Arc;
@@ -24,6 +25,11 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 pub fn join(cli: &Cli, options: &Join) -> Result<(), Failure> {
     let paths = Paths::of(cli)?;
     let (membership, bricks) = enter(cli, &paths, options)?;
+    if options.witness && !cli.json {
+        println!("server {} of cluster {} has no bricks", membership.server, membership.cluster);
+        println!("next: {}, then hekate coordinator etcd", cli.line_to_serve());
+        return Ok(());
+    }
     if cli.json {
         output::json(&serde_json::json!({
             "server": membership.server, "cluster": membership.cluster, "pool": options.pool, "bricks": bricks,
@@ -46,13 +52,22 @@ pub fn enter(cli: &Cli, paths: &Paths, options: &Join) -> Result<(Membership, Ve
     refuse_member(paths)?;
     let invitation = Invitation::parse(&options.invitation)?;
     let directories = brick_directories(&options.bricks)?;
-    let enrolled = invitation.enroll(Some(options.pool.clone()))?;
+    let pool = (!options.witness).then(|| options.pool.clone());
+    let enrolled = invitation.enroll(pool, options.witness)?;
     let context = Arc::new(Context::of(enrolled.credential.clone())?);
-    let coordinator = enrolled.find_coordinator(&context)?;
-    let membership = Membership { server: enrolled.server, cluster: enrolled.credential.cluster.clone(), coordinator };
-    let registry = membership.registry(Some(&context))?;
+    let (coordinator, store) = enrolled.coordinator(&context)?;
+    let membership = Membership {
+        server: enrolled.server,
+        cluster: enrolled.credential.cluster.clone(),
+        coordinator,
+        servers: Vec::new(),
+    };
+    let registry = Registry::of(store, enrolled.server);
     registry.check_version()?;
     make_state_with(paths, &enrolled.credential, &enrolled.seal)?;
+    if let Some(credential) = &enrolled.etcd {
+        etcd::write_credential(&paths.state, credential)?;
+    }
     let wanted = NewBrick {
         cluster: &membership.cluster,
         server: membership.server,
@@ -81,7 +96,9 @@ pub struct Enrolled {
     pub credential: Credential,
     pub seal: SealKey,
     /// Where the coordinator answers.
-    pub coordinator: Vec<String>,
+    pub places: Vec<String>,
+    /// What lets the new server into etcd, if that is the coordinator.
+    pub etcd: Option<hekate_etcd::Credential>,
     is_local: bool,
 }
 
@@ -116,18 +133,18 @@ impl Invitation {
     }
 
     /// Asks for a number and a certificate. `pool`: the pool of the bricks; `None` for the first server of a cluster
-    /// that is made at a coordinator.
+    /// that is made at a coordinator, and for a `witness`.
     ///
     /// # Errors
     ///
     /// No address answers, or the invitation is refused.
-    pub fn enroll(&self, pool: Option<String>) -> Result<Enrolled, Failure> {
+    pub fn enroll(&self, pool: Option<String>, witness: bool) -> Result<Enrolled, Failure> {
         let (key, public) = Credential::make_key()?;
         let (token, secret) = match self {
             Self::Token(token) => (token.id.clone(), token.secret.clone()),
             Self::Local(_) => Default::default(),
         };
-        let call = Enroll { token, secret, public_key: hex(&public), pool };
+        let call = Enroll { token, secret, public_key: hex(&public), pool, witness };
         let mut away = None;
         for endpoint in self.endpoints()? {
             let said = match ask_at(&endpoint, call.clone(), Some(ANSWER_LIMIT)) {
@@ -148,7 +165,12 @@ impl Invitation {
             let (cluster, roots, chain) = (said.cluster, said.roots, said.chain);
             let credential = Credential { cluster, network: String::new(), servers: Vec::new(), roots, chain, key };
             let is_local = matches!(self, Self::Local(_));
-            return Ok(Enrolled { server: said.server, credential, seal, coordinator: said.coordinator, is_local });
+            let etcd = said.etcd.map(|access| hekate_etcd::Credential {
+                ca: access.ca,
+                certificate: access.certificate,
+                key: access.key,
+            });
+            return Ok(Enrolled { server: said.server, credential, seal, places: said.coordinator, etcd, is_local });
         }
         Err(match away {
             Some(error) => Failure::from(error),
@@ -158,14 +180,31 @@ impl Invitation {
 }
 
 impl Enrolled {
+    /// Where the coordinator is, and the coordinator.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer.
+    pub fn coordinator(&self, context: &Arc<Context>) -> Result<(String, Arc<dyn Coordinator>), Failure> {
+        let in_etcd = self.places.iter().find(|place| place.starts_with("etcd:"));
+        if let (Some(text), Some(credential)) = (in_etcd, &self.etcd)
+            && let Place::Etcd(endpoints) = Place::parse(text, self.server)?
+        {
+            return Ok((text.clone(), Arc::new(EtcdCoordinator::new(endpoints, credential)?)));
+        }
+        let address = self.find_coordinator(context)?;
+        let remote = RemoteCoordinator::new(Endpoint::parse(&address, Some(context))?, None);
+        Ok((address, Arc::new(remote)))
+    }
+
     /// The address at which the coordinator answers the new server.
     ///
     /// # Errors
     ///
     /// It answers at none.
-    pub fn find_coordinator(&self, context: &Arc<Context>) -> Result<String, Failure> {
+    fn find_coordinator(&self, context: &Arc<Context>) -> Result<String, Failure> {
         let mut why = String::from("it has no address over TCP; serve with --listen ADDRESS:PORT");
-        for address in self.coordinator.iter().filter(|address| self.is_local || address.starts_with("tcp:")) {
+        for address in self.places.iter().filter(|address| self.is_local || address.starts_with("tcp:")) {
             match identify(address, context) {
                 Ok(said) if said.holds_coordinator => return Ok(address.clone()),
                 Ok(_) => why = format!("{address} does not hold the coordinator"),

@@ -1,22 +1,25 @@
 //! `hekate mount` and `hekate umount`.
 
 pub mod helper;
-mod renewal;
 
 use crate::cli::{Cli, Mount, Options, Source, Umount};
+use crate::commands::graph;
+use crate::commands::renewal;
 use crate::commands::state::random;
+use crate::commands::translator;
 use crate::commands::where_is::listed;
 use crate::daemon;
 use crate::failure::Failure;
 use crate::log_lines;
 use crate::notify;
 use crate::output;
-use crate::paths::{Paths, endpoints_of, plain_path, unreachable};
+use crate::paths::{Paths, elsewhere, endpoints_of, plain_path, unreachable};
 use hekate_client::{Endpoint, OpenOptions, Volume};
 use hekate_gateway_fuse::{MountOptions, MountedVolume, is_mounted, mounted_volumes, remount, remove_dead, unmount};
 use hekate_graph::LayerSpec;
 use hekate_proto::Error;
 use hekate_server::PROGRESS;
+use hekate_transport::TlsContext;
 use signal_hook::iterator::Signals;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -206,10 +209,9 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
     log_lines::begin("hekate-mount");
     make_way(&wanted.directory)?;
     let endpoints = endpoints_of(&wanted.paths, wanted.server.as_deref())?;
-    let volume = Arc::new(open(wanted, &endpoints)?);
-    if let Some(file) = &wanted.paths.credential {
-        renewal::start(file.clone(), endpoints);
-    }
+    let elsewhere = elsewhere(&wanted.paths, wanted.server.as_deref())?;
+    let volume = Arc::new(open(wanted, &endpoints, elsewhere.as_ref())?);
+    renewal::start(&wanted.paths, endpoints, elsewhere);
     // From here on a signal unmounts. Before, it ends the process, and nothing is mounted.
     let mut signals = Signals::new(daemon::ending_signals()).map_err(|e| Error::io("register signals", e))?;
     let mounted = hekate_gateway_fuse::mount(
@@ -218,6 +220,7 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
         &wanted.directory,
         &mount_options(&wanted.options),
     )?;
+    graph::let_see(&volume, format!("mount at {}", wanted.directory.display()), &wanted.paths);
     // Servers log a mount by this number.
     log::info!("{} is mounted as session {}", wanted.source.text, volume.session());
     notify::ready(&format!("{} is mounted at {}", wanted.source.text, wanted.directory.display()));
@@ -233,14 +236,16 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
     let ran = mounted.run();
     // Worker threads may hold the volume until the process ends.
     volume.end();
+    graph::remove_socket(&wanted.paths);
     Ok(ran?)
 }
 
 /// Opens the volume, and waits for a server that does not answer yet for the time of the options.
-fn open(wanted: &Wanted, endpoints: &[Endpoint]) -> Result<Volume, Failure> {
-    let mut options = open_options(&wanted.options);
+fn open(wanted: &Wanted, endpoints: &[Endpoint], elsewhere: Option<&Arc<TlsContext>>) -> Result<Volume, Failure> {
+    let (elsewhere, catalogue) = (elsewhere.cloned(), Some(translator::catalogue(&wanted.paths)));
+    let mut options = OpenOptions { elsewhere, catalogue, ..open_options(&wanted.options) };
     if wanted.trace {
-        options.layers.push(LayerSpec { name: "trace".into() });
+        options.layers.push(LayerSpec { name: "trace".into(), ..LayerSpec::default() });
     }
     let (begun, wait) = (Instant::now(), wanted.options.wait());
     let mut said = false;

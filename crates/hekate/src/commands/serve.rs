@@ -5,6 +5,7 @@ mod mounts;
 use crate::cli::{Cli, Join, Listen, Serve, address};
 use crate::commands::control::ask_at;
 use crate::commands::join;
+use crate::commands::s3::doors::Doors;
 use crate::daemon::{self, IN_USE_PATIENCE};
 use crate::failure::Failure;
 use crate::log_lines;
@@ -13,8 +14,8 @@ use crate::output;
 use crate::paths::Paths;
 use hekate_control::Identify;
 use hekate_proto::Error;
-use hekate_server::state_directory::{is_coordinator, is_member};
-use hekate_server::{Keys, Membership, Node, NodeSettings, PROGRESS};
+use hekate_server::state_directory::{cluster_at, is_coordinator, is_member};
+use hekate_server::{Keys, Membership, Node, NodeSettings, PROGRESS, is_coordinator_away, take_place_from};
 use hekate_tls::{Context, Token};
 use hekate_transport::{Endpoint, Server};
 use mounts::Mounts;
@@ -110,8 +111,14 @@ fn join_once(cli: &Cli, options: &Serve, paths: &Paths, invitation: &str) -> Res
     if membership.coordinator == address {
         return Ok(());
     }
-    let moved = Membership { coordinator: address, ..membership.clone() };
-    let found = moved.cluster_there(Some(Keys::read(&paths.state)?.context()))?;
+    let moved = Membership { coordinator: address.clone(), ..membership.clone() };
+    let found = match cluster_at(&address, &Keys::read(&paths.state)?, membership.server) {
+        // A server that does not hold the coordinator knows where it is.
+        Err(error @ Error::Invalid { .. }) => {
+            return take_place_from(&address, &paths.state).map_err(|_| Failure::from(error));
+        }
+        found => found?,
+    };
     if found != moved.cluster {
         return Err(other(&found));
     }
@@ -126,6 +133,7 @@ fn join_now(cli: &Cli, options: &Serve, paths: &Paths, invitation: &str) -> Resu
     let wanted = Join {
         invitation: invitation.into(),
         bricks: options.bricks.clone(),
+        witness: false,
         pool: options.pool.clone(),
         journal: options.journal,
     };
@@ -149,7 +157,7 @@ fn start(options: &Serve, paths: &Paths) -> Result<Arc<Node>, Error> {
             Err(Error::Unavailable { what }) => what,
             settled => return settled,
         };
-        let patience = if is_coordinator_away(paths) { COORDINATOR_PATIENCE } else { IN_USE_PATIENCE };
+        let patience = if is_coordinator_away(&paths.state) { COORDINATOR_PATIENCE } else { IN_USE_PATIENCE };
         if begun.elapsed() > patience {
             return Err(Error::Unavailable { what });
         }
@@ -159,14 +167,6 @@ fn start(options: &Serve, paths: &Paths) -> Result<Arc<Node>, Error> {
         }
         std::thread::sleep(STOP_PAUSE);
     }
-}
-
-/// True if the coordinator is in another process and does not answer.
-fn is_coordinator_away(paths: &Paths) -> bool {
-    let Ok(Some(membership)) = Membership::read(&paths.state) else { return false };
-    let keys = Keys::read(&paths.state).ok();
-    let asked = membership.cluster_there(keys.as_ref().map(Keys::context));
-    matches!(asked, Err(Error::Unavailable { .. }))
 }
 
 fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
@@ -188,13 +188,14 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     for listen in &options.listen {
         server.listen(&Endpoint::Tcp(listen.address.clone(), context_of(&node)?), &listen.network)?;
     }
-    let mounts = match Mounts::start(options, paths, &server.local()) {
+    let mounts = match Mounts::start(options, paths, &server.local(), node.keys().map(Keys::context)) {
         Ok(mounts) => mounts,
         Err(failure) => {
             end(&server, &node)?;
             return Err(failure);
         }
     };
+    let doors = Doors::start(node.clone(), paths, server.local())?;
     let (endpoints, networks) = announced(options, paths)?;
     node.announce(&endpoints, &networks)?;
     node.set_traffic(server.traffic());
@@ -224,6 +225,7 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     }
     log::info!("stopping");
     notify::stopping("finishing what runs and writing everything home");
+    doors.stop();
     mounts.stop();
     let _ = std::fs::remove_file(&paths.socket);
     end(&server, &node)

@@ -1,7 +1,8 @@
 //! `hekate volume`.
 
-use crate::cli::{Cli, Volume, VolumeCreate as CreateOptions};
+use crate::cli::{Cli, Volume, VolumeCreate as CreateOptions, VolumeSetting};
 use crate::commands::control::{ask, look};
+use crate::commands::translator;
 use crate::failure::Failure;
 use crate::output::{self, bytes, or_dash, short, table};
 use hekate_control::volume::{VolumeDetails, VolumeStatus};
@@ -27,6 +28,7 @@ pub fn volume(cli: &Cli, command: &Volume) -> Result<(), Failure> {
             if cli.json { output::json(&volume) } else { show(&volume) }
         }
         Volume::Create(options) => create(cli, options)?,
+        Volume::Set { name, setting: VolumeSetting::Translators(wanted) } => translator::set(cli, name, wanted)?,
         Volume::Delete { name, confirm } => delete(cli, name, confirm.as_deref())?,
     }
     Ok(())
@@ -157,6 +159,12 @@ fn show(details: &VolumeDetails) {
         println!("directories in its root: names in {} partitions each", volume.spread);
     }
     println!("mode {}: {}", volume.mode.text(), mode_words(volume.mode));
+    let (graph, applied) = (&volume.graph, volume.sessions_on_graph);
+    let layers: Vec<String> = graph.layers.iter().map(hekate_graph::spec::text).collect();
+    if graph.change > 0 {
+        let layers = if layers.is_empty() { "none".into() } else { layers.join(" ") };
+        println!("translators: {layers}   change {}, used by {applied} of {} programs", graph.change, volume.sessions);
+    }
     if let Some(server) = volume.led_by {
         println!("led by server {server} while it is available");
     }

@@ -97,7 +97,7 @@ impl Times {
         }
     }
 
-    fn is_unrecorded(&self, file: &File) -> bool {
+    pub fn is_unrecorded(&self, file: &File) -> bool {
         self.marked.get(file).is_some_and(|marked| marked.unrecorded.is_some())
     }
 
@@ -108,7 +108,10 @@ impl Times {
         }
         let shown: Vec<InodeId> = match reply {
             Reply::Node { attr, .. } | Reply::FileData { attr, .. } => vec![attr.id],
-            Reply::List { entries, .. } => entries.iter().filter_map(|entry| Some(entry.attr.as_ref()?.id)).collect(),
+            Reply::Fetched { object } => vec![object.attr.id],
+            Reply::List { entries, .. } | Reply::Keys { entries, .. } => {
+                entries.iter().filter_map(|entry| Some(entry.attr.as_ref()?.id)).collect()
+            }
             _ => Vec::new(),
         };
         shown.into_iter().map(|inode| (volume, inode)).filter(|file| self.is_unrecorded(file)).collect()
@@ -280,6 +283,7 @@ fn move_times(commit: &mut Commit, key: Key, (time, changes): (Time, u64), aroun
         let mut record = InodeRecord::from_bytes(value).map_err(Error::from)?;
         (record.mtime, record.ctime) = (record.mtime.max(time), record.ctime.max(time));
         record.change = record.change.saturating_add(changes);
+        record.etag = bytes::Bytes::new();
         commit.put(key, &record);
     }
     Ok(true)

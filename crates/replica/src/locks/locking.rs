@@ -4,10 +4,17 @@
 //! A lock that waits blocks nothing: its op and its retries are answered `Waiting` at once. Once the op has an answer
 //! its ticket is in [`Out::ended_waits`], and one more retry returns the answer. Locks are in memory only, so nothing here is
 //! settled or synced, and absent members do not matter.
+//!
+//! Invariant (R19 of `docs/replication.md`): a leader that grants has the locks of every session that an earlier leader
+//! may have granted one. It has led without a gap since a view after whose beginning the sessions were read, and each
+//! of them has restored its locks or ended. Before that moment an earlier leader could grant locks to sessions that
+//! began later than the list; after it only this leader grants.
 
 use crate::context::{Context, Out, Token};
+use crate::invariants::require;
 use crate::leader::Leader;
 use crate::locks::{LockSettings, LockTable, Ticket};
+use crate::membership::Membership;
 use crate::ops::step::{Ask, Stop};
 use crate::ops::tree::Tree;
 use hekate_proto::*;
@@ -17,11 +24,25 @@ use hekate_proto::*;
 pub(crate) struct Locking {
     locks: LockTable,
     knows_sessions: bool,
+    /// The last view that this leader has begun.
+    epoch: Option<Epoch>,
 }
 
 impl Locking {
     pub fn knows_sessions(&self) -> bool {
         self.knows_sessions
+    }
+
+    /// Goes on with the locks of the view before, in which no other replica has led.
+    ///
+    /// # Errors
+    ///
+    /// `Bug` if another replica may have led since.
+    pub fn begin_view(&mut self, epoch: Epoch) -> Result<()> {
+        let before = self.epoch.replace(epoch);
+        require(before.is_none_or(|before| before.0 + 1 == epoch.0), "R19", || {
+            format!("a leader of view {epoch} has the locks of another view than the one before: {before:?}")
+        })
     }
 
     /// Until all sessions have restored their locks or ended, requests that would not wait are refused.
@@ -31,13 +52,20 @@ impl Locking {
 }
 
 impl Leader {
-    /// Sets the sessions that may hold locks of an earlier leader. Only the first call counts: sessions that begin
-    /// later hold none.
-    pub fn know_sessions(&mut self, sessions: Vec<SessionId>) {
-        if !self.locking.knows_sessions {
-            self.locking.knows_sessions = true;
-            self.locking.locks = LockTable::recovering(LockSettings::default(), sessions);
+    /// Sets the sessions that may hold locks of an earlier leader. Only the first list that was read in this view
+    /// counts: sessions that begin later hold none.
+    ///
+    /// # Errors
+    ///
+    /// `Bug` if the view has not begun.
+    pub fn know_sessions(&mut self, at: &Membership, epoch: Epoch, sessions: Vec<SessionId>) -> Result<()> {
+        if self.locking.knows_sessions || epoch != at.view.epoch {
+            return Ok(());
         }
+        require(at.view.opened, "R19", || format!("the sessions were read before view {epoch} began"))?;
+        self.locking.knows_sessions = true;
+        self.locking.locks = LockTable::recovering(LockSettings::default(), sessions);
+        Ok(())
     }
 
     /// True if the session has yet to restore the locks that an earlier leader granted it.

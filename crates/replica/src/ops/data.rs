@@ -1,7 +1,7 @@
 //! Bytes of files: beside the inode up to 16 KiB, in shards from then on.
 
 use crate::message::Fresh;
-use crate::ops::inodes::{drop_capability, drop_set_id_bits};
+use crate::ops::inodes::{drop_set_id_bits, forget_content};
 use crate::ops::read::node;
 use crate::ops::step::{Ask, Commit, Here, Next, Stepped};
 use crate::ops::tree::{Tree, attr_of, later};
@@ -24,7 +24,7 @@ pub fn written(
     drop_set_id: bool,
     now: Time,
 ) {
-    commit.changes.extend(drop_capability(tree, id, inode));
+    commit.changes.extend(forget_content(tree, id, inode));
     let now = later(now, inode.ctime);
     inode.size = if is_planted(Bug::WriteShrinksFile) { end } else { inode.size.max(end) };
     inode.size_high = inode.size_high.max(inode.size);
@@ -212,7 +212,9 @@ pub(crate) fn write_run(
     if !old.is_empty() {
         let length = length.max(fresh_from * BLOCK);
         let record = ShardRecord { length, home_blocks, ..record };
-        commit.changes.push(block_change(shard, record, first, old.freeze()));
+        // A copy: the overlay keeps these blocks, and with them it would keep the buffer of the fresh ones.
+        let old = Bytes::copy_from_slice(&old);
+        commit.changes.push(block_change(shard, record, first, old));
     }
     let fresh = fresh.freeze();
     let run = BlockRun { first: fresh_from, checksums: checksums(shard, fresh_from, &fresh) };

@@ -2,7 +2,7 @@
 
 use crate::ops::names::Maker;
 use crate::ops::step::{Here, Next, Stepped, Stop};
-use crate::ops::{acl, allocate, copy, data, inodes, names, rename, shards, truncate};
+use crate::ops::{acl, allocate, copy, data, inodes, names, objects, rename, shards, truncate};
 use hekate_proto::*;
 
 /// The next step of a change. [`crate::answer`] answers reads.
@@ -73,17 +73,24 @@ fn names_step(here: &mut Here, op: &NameOp) -> Stepped<Next> {
         }
         NameOp::Link { dir, name, inode } => names::link(here, *dir, name, *inode),
         NameOp::Unlink { dir, name, open_here } => names::unlink(here, *dir, name, *open_here),
-        NameOp::Rmdir { dir, name } => names::rmdir(here, *dir, name),
+        NameOp::Rmdir { dir, name } => names::rmdir(here, *dir, name, false),
+        NameOp::RemovePrefix { dir, name } => names::rmdir(here, *dir, name, true),
         NameOp::Rename { dir, name, to_dir, to_name, mode, open_here } => {
             let ends = rename::Ends { dir: *dir, name, to_dir: *to_dir, to_name };
             rename::rename(here, &ends, *mode, *open_here)
         }
-        NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => {
-            Err(not_a_change())
+        NameOp::Put { .. } | NameOp::Remove { .. } | NameOp::MakePrefix { .. } | NameOp::Join { .. } => {
+            objects::step(here, op)
         }
+        NameOp::Lookup { .. }
+        | NameOp::List { .. }
+        | NameOp::ListPart { .. }
+        | NameOp::Stub { .. }
+        | NameOp::Fetch { .. }
+        | NameOp::ListKeys { .. } => Err(not_a_change()),
     }
 }
 
-fn not_a_change() -> Stop {
+pub fn not_a_change() -> Stop {
     Stop::Error(Error::bug("an op that is no change was passed to `step`"))
 }

@@ -7,7 +7,9 @@ use hekate_proto::*;
 /// The directory that an op lists.
 pub fn listed_by(op: &Op) -> Option<InodeId> {
     match op {
-        Op::Name { op: NameOp::List { dir, .. } | NameOp::ListPart { dir, .. } } => Some(*dir),
+        Op::Name { op: NameOp::List { dir, .. } | NameOp::ListPart { dir, .. } | NameOp::ListKeys { dir, .. } } => {
+            Some(*dir)
+        }
         _ => None,
     }
 }
@@ -30,11 +32,22 @@ pub fn names_of(op: &Op) -> [Option<(InodeId, &Name)>; 2] {
         | NameOp::Create { dir, name, .. }
         | NameOp::Link { dir, name, .. }
         | NameOp::Unlink { dir, name, .. }
-        | NameOp::Rmdir { dir, name } => [Some((*dir, name)), None],
+        | NameOp::Rmdir { dir, name }
+        | NameOp::RemovePrefix { dir, name } => [Some((*dir, name)), None],
         NameOp::Rename { dir, name, to_dir, to_name, .. } => [Some((*dir, name)), Some((*to_dir, to_name))],
-        NameOp::CreateUnnamed { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => {
-            [None, None]
+        NameOp::Put { dir, name, alternate, .. }
+        | NameOp::Remove { dir, name, alternate, .. }
+        | NameOp::Fetch { dir, name, alternate, .. } => {
+            [Some((*dir, name)), alternate.as_ref().map(|alternate| (*dir, alternate))]
         }
+        NameOp::MakePrefix { dir, name, alternate, .. } => [Some((*dir, name)), Some((*dir, alternate))],
+        // No op holds the names of the parts, since nothing renames them.
+        NameOp::Join { dir, to, .. } => [Some((*dir, to)), None],
+        NameOp::CreateUnnamed { .. }
+        | NameOp::List { .. }
+        | NameOp::ListPart { .. }
+        | NameOp::ListKeys { .. }
+        | NameOp::Stub { .. } => [None, None],
     }
 }
 

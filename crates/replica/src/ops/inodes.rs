@@ -17,6 +17,38 @@ const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 /// Attributes of one inode at most: one scan reads all of them.
 const XATTRS_MAX: usize = 128;
 
+/// Checks an extended attribute against the limits.
+fn check_xattr(name: &Bytes, value: Option<&Bytes>) -> Stepped<()> {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        return Err(Error::invalid("the name of an extended attribute has 1 to 255 bytes").into());
+    }
+    if value.is_some_and(|value| value.len() > XATTR_VALUE_BYTES_MAX) {
+        return Err(Error::AttributeTooLarge.into());
+    }
+    Ok(())
+}
+
+/// Gives a new inode its extended attributes.
+pub fn born_with(
+    tree: &Tree,
+    commit: &mut Commit,
+    (id, inode): (InodeId, &mut InodeRecord),
+    attributes: &[(Bytes, Bytes)],
+) -> Stepped<()> {
+    if attributes.len() > XATTRS_MAX - 2 {
+        return Err(Error::AttributeTooLarge.into());
+    }
+    for (name, value) in attributes {
+        check_xattr(name, Some(value))?;
+        if acl::is_acl(name) || &name[..] == CAPABILITY {
+            return Err(Error::invalid("an ACL or a capability is set with setxattr").into());
+        }
+        inode.has_xattrs = true;
+        commit.changes.push(Change::Put { key: tree.xattr_key(id, name), value: value.clone() });
+    }
+    Ok(())
+}
+
 /// Clears set-user-id, and set-group-id if the group may execute: otherwise it means mandatory locking (inode(7)).
 pub fn drop_set_id_bits(inode: &mut InodeRecord) {
     inode.mode &= !SET_USER_ID;
@@ -35,6 +67,12 @@ pub fn drop_capability(tree: &Tree, id: InodeId, inode: &mut InodeRecord) -> Opt
     had.then(|| Change::Delete { key: tree.xattr_key(id, CAPABILITY) })
 }
 
+/// The changes that go with a change of content: what was recorded of the former content is removed.
+pub fn forget_content(tree: &Tree, id: InodeId, inode: &mut InodeRecord) -> Option<Change> {
+    inode.etag = Bytes::new();
+    drop_capability(tree, id, inode)
+}
+
 /// Applies all changes but the size.
 pub fn apply_changes(inode: &mut InodeRecord, changes: &AttrChanges, now: Time) {
     let now = later(now, inode.ctime);
@@ -49,6 +87,11 @@ pub fn apply_changes(inode: &mut InodeRecord, changes: &AttrChanges, now: Time) 
     inode.mtime = changes.mtime.map_or(inode.mtime, at);
     if changes.drop_set_id {
         drop_set_id_bits(inode);
+    }
+    if let Some(implied) = changes.implied
+        && inode.kind == NodeKind::Directory
+    {
+        inode.implied = implied;
     }
     inode.ctime = now;
     inode.change += 1;
@@ -89,7 +132,7 @@ pub fn setattr(here: &mut Here, id: InodeId, changes: &AttrChanges) -> Stepped<N
 
 /// True if the stubs hold a copy of something that changes.
 fn is_in_stubs(changes: &AttrChanges) -> bool {
-    let AttrChanges { mode, uid, gid, mtime, drop_set_id, size: _, atime: _ } = changes;
+    let AttrChanges { mode, uid, gid, mtime, drop_set_id, size: _, atime: _, implied: _ } = changes;
     mode.is_some() || uid.is_some() || gid.is_some() || mtime.is_some() || *drop_set_id
 }
 
@@ -102,12 +145,7 @@ pub fn setxattr(
     create: bool,
     replace: bool,
 ) -> Stepped<Next> {
-    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
-        return Err(Error::invalid("the name of an extended attribute has 1 to 255 bytes").into());
-    }
-    if value.is_some_and(|value| value.len() > XATTR_VALUE_BYTES_MAX) {
-        return Err(Error::AttributeTooLarge.into());
-    }
+    check_xattr(name, value)?;
     let (ask, tree, now) = (here.ask, here.tree(), here.now);
     let mut inode = tree.inode(id)?;
     let existing = tree.xattrs(id, &inode)?;

@@ -24,7 +24,7 @@ pub struct Maker {
 impl Maker {
     /// The owner of a new inode. In a directory with set-group-id the group is the directory's, and new directories get
     /// the bit (inode(7)). If the directory has a default ACL, that applies instead of the umask (acl(5)).
-    fn owner(self, stub: &StubRecord, kind: NodeKind) -> Stepped<Owner> {
+    pub fn owner(self, stub: &StubRecord, kind: NodeKind) -> Stepped<Owner> {
         let is_directory = kind == NodeKind::Directory;
         let mut birth = match kind {
             NodeKind::Symlink => Birth { mode: self.mode, ..Birth::default() },
@@ -35,12 +35,12 @@ impl Maker {
             gid = stub.gid;
             birth.mode |= if is_directory { SET_GROUP_ID } else { 0 };
         }
-        Ok(Owner { uid: self.uid, gid, birth })
+        Ok(Owner { uid: self.uid, gid, birth, implied: false })
     }
 }
 
 /// Adds a name to a directory.
-fn add_name(
+pub fn add_name(
     tree: &Tree,
     commit: &mut Commit,
     dir: (InodeId, StubRecord),
@@ -56,7 +56,14 @@ fn add_name(
 }
 
 /// Removes a name from a directory.
-fn remove_name(tree: &Tree, commit: &mut Commit, dir: (InodeId, StubRecord), name: &Name, kind: NodeKind, now: Time) {
+pub fn remove_name(
+    tree: &Tree,
+    commit: &mut Commit,
+    dir: (InodeId, StubRecord),
+    name: &Name,
+    kind: NodeKind,
+    now: Time,
+) {
     let (dir, mut stub) = dir;
     stub.entries += u64::from(is_planted(Bug::RemovedNameCounted));
     commit.delete(tree.name_key(dir, name));
@@ -127,7 +134,7 @@ pub fn create_unnamed(here: &mut Here, dir: InodeId, maker: Maker, linkable: boo
     Ok(Next::record(commit))
 }
 
-fn node_of(reply: Reply) -> Stepped<Attr> {
+pub fn node_of(reply: Reply) -> Stepped<Attr> {
     match reply {
         Reply::Node { attr, .. } => Ok(attr),
         _ => Err(Error::bug("a leg that makes or links an inode answers with it").into()),
@@ -157,7 +164,7 @@ pub fn link(here: &mut Here, dir: InodeId, name: &Name, id: InodeId) -> Stepped<
     }
     let mut commit = Commit::default();
     let attr = if here.owns(id.position()) {
-        let inode = crate::transactions::legs::add_link(&tree, &mut commit, id, here.now)?;
+        let inode = crate::transactions::legs::add_link(&tree, &mut commit, id, None, here.now)?;
         attr_of(id, &inode, None)
     } else {
         let undo = Some(Leg::TakeBackLink { inode: id });
@@ -186,14 +193,15 @@ pub fn unlink(here: &mut Here, dir: InodeId, name: &Name, open_here: Option<Inod
     Ok(Next::Commit(commit, vec![(found.inode.position(), drop)]))
 }
 
-pub fn rmdir(here: &mut Here, dir: InodeId, name: &Name) -> Stepped<Next> {
+/// `implied`: only if the directory is implied.
+pub fn rmdir(here: &mut Here, dir: InodeId, name: &Name, implied: bool) -> Stepped<Next> {
     let tree = here.tree();
     let stub = tree.stub_of(dir, name)?;
     let found = tree.name(dir, name)?.ok_or(Error::NotFound)?;
     if found.kind != NodeKind::Directory {
         return Err(Error::NotDirectory.into());
     }
-    let closed = stubs::close(here, found.inode)?;
+    let closed = stubs::close(here, found.inode, implied)?;
     let (mut commit, mut legs) = (Commit { reply: Some(Reply::Done), ..Commit::default() }, Vec::new());
     remove_name(&tree, &mut commit, (dir, stub), name, found.kind, here.now);
     stubs::drop_closed(here, found.inode, closed, &mut commit, &mut legs)?;

@@ -3,12 +3,13 @@
 use crate::ops::seek::{next_shard, seek, seek_shard};
 use crate::ops::step::{Ask, Stepped, Stop};
 use crate::ops::tree::Tree;
+use crate::ops::{keys, objects};
 use bytes::{Bytes, BytesMut};
 use hekate_brick::Brick;
 use hekate_proto::*;
 
 /// Names in one answer at most, even if the client requests more.
-const LIST_MAX: u32 = 4096;
+pub(crate) const LIST_MAX: u32 = 4096;
 
 /// Answers a read from the leader's copy. The caller checks that all members have what it shows (`requests/reads.rs`).
 ///
@@ -24,6 +25,15 @@ pub fn answer(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Stepped
         }
         Op::Name { op: NameOp::ListPart { dir, spread, after, limit, attributes } } => {
             list(brick, &tree, (*dir, *spread), after.as_ref(), *limit, *attributes)
+        }
+        Op::Name { op: NameOp::ListKeys { dir, spread, prefix, after, limit } } => {
+            keys::list(brick, &tree, (*dir, *spread), prefix, after, *limit)
+        }
+        Op::Name { op: NameOp::Fetch { dir, name, alternate, attribute, content } } => {
+            objects::fetch_name(&tree, (*dir, name), alternate.as_ref(), attribute, *content)
+        }
+        Op::Inode { op: InodeOp::Fetch { inode, attribute, content } } => {
+            objects::fetch(&tree, *inode, attribute, *content, false)
         }
         Op::Name { op: NameOp::Stub { dir, spread } } => {
             Ok(Reply::Stub { stub: stub_view(&shared_by(tree.open_stub(*dir)?, *spread)?) })
@@ -73,7 +83,7 @@ pub(crate) fn node(attr: Attr) -> Reply {
 }
 
 /// The stub, if the directory's names are in as many partitions as the client believes.
-fn shared_by(stub: StubRecord, spread: u32) -> Stepped<StubRecord> {
+pub(crate) fn shared_by(stub: StubRecord, spread: u32) -> Stepped<StubRecord> {
     match stub.spread == spread {
         true => Ok(stub),
         false => Err(Error::OtherSpread { spread: stub.spread }.into()),
@@ -99,6 +109,17 @@ pub(crate) fn found_node(tree: &Tree, found: &NameRecord) -> Stepped<Reply> {
     Ok(Reply::Elsewhere { inode: found.inode, kind: found.kind })
 }
 
+/// An entry of a list. With its inode's attributes if they are asked for and the inode is here.
+pub(crate) fn entry(tree: &Tree, name: Name, record: NameRecord, attributes: bool) -> Stepped<Entry> {
+    let here = attributes && tree.is_home(record.inode);
+    let attr = match here.then(|| tree.attr(record.inode)) {
+        Some(Ok(attr)) => Some(attr),
+        Some(Err(Stop::Error(error))) if error != Error::Stale => return Err(error.into()),
+        _ => None,
+    };
+    Ok(Entry { name, inode: record.inode, kind: record.kind, attr })
+}
+
 fn list(
     brick: &Brick,
     tree: &Tree,
@@ -115,14 +136,7 @@ fn list(
     let end = found.len() < limit;
     let mut entries = Vec::with_capacity(found.len());
     for (key, value) in found {
-        let record = NameRecord::from_bytes(value)?;
-        let here = attributes && tree.is_home(record.inode);
-        let attr = match here.then(|| tree.attr(record.inode)) {
-            Some(Ok(attr)) => Some(attr),
-            Some(Err(Stop::Error(error))) if error != Error::Stale => return Err(error.into()),
-            _ => None,
-        };
-        entries.push(Entry { name: Name::new(key.rest())?, inode: record.inode, kind: record.kind, attr });
+        entries.push(entry(tree, Name::new(key.rest())?, NameRecord::from_bytes(value)?, attributes)?);
     }
     Ok(Reply::List { entries, end })
 }

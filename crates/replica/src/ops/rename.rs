@@ -53,7 +53,7 @@ pub fn rename(here: &mut Here, ends: &Ends, mode: RenameMode, open_here: Option<
         not_below(here, ends, &found)?;
     }
     let closed = match found.to.filter(|to| !found.exchange && to.kind == NodeKind::Directory) {
-        Some(to) => Some(stubs::close(here, to.inode)?),
+        Some(to) => Some(stubs::close(here, to.inode, false)?),
         None => None,
     };
     let mut commit = Commit { reply: Some(Reply::Done), ..Commit::default() };
@@ -134,7 +134,7 @@ fn not_below(here: &mut Here, ends: &Ends, found: &Found) -> Stepped<()> {
     let back = found.to.filter(|_| found.exchange).map(|to| (to, ends.dir));
     for (moved, dir) in [Some((found.from, ends.to_dir)), back].into_iter().flatten() {
         let mut at = dir;
-        while moved.kind == NodeKind::Directory && at != ROOT {
+        while moved.kind == NodeKind::Directory && at != ROOT && at != SYSTEM {
             if at == moved.inode {
                 return Err(Error::Loop.into());
             }

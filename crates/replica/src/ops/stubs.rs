@@ -51,14 +51,17 @@ pub fn make(here: &mut Here, (id, parent): (InodeId, InodeId), owner: &Owner, co
 }
 
 fn made_by(inode: InodeId, parent: InodeId, owner: &Owner, spread: u32) -> Leg {
-    let Owner { uid, gid, birth: Birth { mode, access, default } } = owner.clone();
-    Leg::MakeDirectory { inode, parent, mode, uid, gid, spread, access_acl: access, default_acl: default }
+    let Owner { uid, gid, birth: Birth { mode, access, default }, implied } = owner.clone();
+    Leg::MakeDirectory { inode, parent, mode, uid, gid, spread, access_acl: access, default_acl: default, implied }
 }
 
-/// Closes a directory that is to be removed, if it is empty.
-pub fn close(here: &mut Here, inode: InodeId) -> Stepped<Closed> {
+/// Closes a directory that is to be removed, if it is empty. `implied`: only if it is implied.
+pub fn close(here: &mut Here, inode: InodeId, implied: bool) -> Stepped<Closed> {
     let tree = here.tree();
     if here.owns(inode.position()) {
+        if implied && !tree.inode(inode)?.implied {
+            return Err(Error::NotEmpty.into());
+        }
         let stub = tree.any_stub(inode)?;
         // A directory in several partitions may have been closed by this op itself, so that is no reason to wait.
         if stub.spread == 1 && !stub.alive {
@@ -71,12 +74,12 @@ pub fn close(here: &mut Here, inode: InodeId) -> Stepped<Closed> {
         }
     }
     let undo = Some(Leg::ReopenDirectory { inode });
-    let spread = match here.leg(inode.position(), Leg::CloseDirectory { inode }, undo.clone())? {
+    let spread = match here.leg(inode.position(), Leg::CloseDirectory { inode, implied }, undo.clone())? {
         Reply::Stub { stub } => stub.spread,
         _ => return Err(Error::bug("a leg that closes a directory answers with its stub").into()),
     };
     for position in name_positions(inode, spread).skip(1) {
-        here.leg(position, Leg::CloseDirectory { inode }, undo.clone())?;
+        here.leg(position, Leg::CloseDirectory { inode, implied }, undo.clone())?;
     }
     Ok(Closed::Everywhere(spread))
 }
@@ -114,9 +117,9 @@ pub fn set(dir: InodeId, stub: &StubRecord, mtime: Option<Time>) -> Legs {
 /// Executes a leg about a directory in one of its partitions.
 pub fn take(tree: &Tree, ask: &Ask, commit: &mut Commit, leg: &Leg, now: Time) -> Stepped<Reply> {
     let (dir, stub) = match leg {
-        Leg::MakeDirectory { inode, parent, mode, uid, gid, spread, access_acl, default_acl } => {
+        Leg::MakeDirectory { inode, parent, mode, uid, gid, spread, access_acl, default_acl, implied } => {
             let birth = Birth { mode: *mode, access: access_acl.clone(), default: default_acl.clone() };
-            let owner = Owner { uid: *uid, gid: *gid, birth };
+            let owner = Owner { uid: *uid, gid: *gid, birth, implied: *implied };
             if !tree.is_home(*inode) {
                 commit.put(tree.stub_key(*inode), &new_stub(&owner, *spread, NEVER));
                 return Ok(Reply::Done);
@@ -129,13 +132,14 @@ pub fn take(tree: &Tree, ask: &Ask, commit: &mut Commit, leg: &Leg, now: Time) -
             crate::transactions::legs::drop_directory(tree, commit, *inode)?;
             return Ok(Reply::Done);
         }
-        Leg::CloseDirectory { inode: dir } | Leg::HoldStub { dir } => {
+        Leg::CloseDirectory { inode: dir, implied } => {
             let stub = tree.stub(*dir)?;
-            if stub.entries > 0 && matches!(leg, Leg::CloseDirectory { .. }) {
+            if stub.entries > 0 || *implied && tree.is_home(*dir) && !tree.inode(*dir)?.implied {
                 return Err(Error::NotEmpty.into());
             }
             (*dir, StubRecord { alive: false, ..stub })
         }
+        Leg::HoldStub { dir } => (*dir, StubRecord { alive: false, ..tree.stub(*dir)? }),
         Leg::ReopenDirectory { inode } => (*inode, StubRecord { alive: true, ..tree.any_stub(*inode)? }),
         Leg::SetStub { dir, mode, uid, gid, mtime, default_acl } => {
             let stub = tree.any_stub(*dir)?;

@@ -224,6 +224,8 @@ pub fn attr_of(id: InodeId, inode: &InodeRecord, stub: Option<&StubRecord>) -> A
         layout: inode.layout.clone(),
         spread: inode.spread,
         has_xattrs: inode.has_xattrs,
+        etag: inode.etag.clone(),
+        implied: inode.implied,
     };
     if let Some(stub) = stub {
         attr.nlink = if stub.alive { 2 + stub.directories } else { 0 };
@@ -262,6 +264,8 @@ pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> In
         grant_limit: 0,
         has_capability: false,
         has_xattrs: false,
+        etag: Bytes::new(),
+        implied: false,
     }
 }
 
@@ -271,6 +275,8 @@ pub struct Owner {
     pub uid: u32,
     pub gid: u32,
     pub birth: Birth,
+    /// Of a directory: a key needs it, and it is no object itself.
+    pub implied: bool,
 }
 
 /// The changes that make a directory in the partition of its inode.
@@ -282,7 +288,8 @@ pub fn new_directory(
     now: Time,
 ) -> (Vec<Change>, Attr) {
     let inode = new_inode(NodeKind::Directory, owner.birth.mode, owner.uid, owner.gid, now);
-    let inode = InodeRecord { parent, spread, has_xattrs: owner.birth.has_acl(), ..inode };
+    let (has_xattrs, implied) = (owner.birth.has_acl(), owner.implied);
+    let inode = InodeRecord { parent, spread, has_xattrs, implied, ..inode };
     let stub = new_stub(owner, spread, now);
     let attr = attr_of(id, &inode, Some(&stub));
     let put = |kind, value| Change::Put { key: Key::inode(ask.ring, ask.volume, id, kind), value };
@@ -293,16 +300,19 @@ pub fn new_directory(
 
 /// A partition's stub of a new directory.
 pub fn new_stub(owner: &Owner, spread: u32, mtime: Time) -> StubRecord {
-    let Owner { uid, gid, birth } = owner;
+    let Owner { uid, gid, birth, implied: _ } = owner;
     let (alive, entries, directories, change, default_acl) = (true, 0, 0, 0, birth.default.clone());
     let (mode, uid, gid) = (birth.mode & 0o7777, *uid, *gid);
     StubRecord { alive, mode, uid, gid, spread, entries, directories, mtime, ctime: mtime, change, default_acl }
 }
 
-/// The changes that make a new volume's root. Its names are in one partition.
+/// The changes that make a new volume's root and system directory. The names of each are in one partition.
 pub fn root_directory(ask: &Ask, uid: u32, gid: u32) -> Vec<Change> {
-    let birth = Birth { mode: 0o755, ..Birth::default() };
-    new_directory(ask, (ROOT, ROOT), &Owner { uid, gid, birth }, 1, ask.now).0
+    let owner = |mode, uid, gid| Owner { uid, gid, birth: Birth { mode, ..Birth::default() }, implied: false };
+    let (root, system) = (owner(0o755, uid, gid), owner(0o700, 0, 0));
+    let mut changes = new_directory(ask, (ROOT, ROOT), &root, 1, ask.now).0;
+    changes.extend(new_directory(ask, (SYSTEM, SYSTEM), &system, 1, ask.now).0);
+    changes
 }
 
 impl Commit {

@@ -1,7 +1,7 @@
 //! truncate: sets the size, and cuts or empties the shards behind it.
 
 use crate::ops::data::spill_with;
-use crate::ops::inodes::{apply_changes, drop_capability};
+use crate::ops::inodes::{apply_changes, forget_content};
 use crate::ops::read::node;
 use crate::ops::recent_truncates::Cut;
 use crate::ops::shards::{Portion, full_portion};
@@ -30,7 +30,7 @@ pub fn truncate(here: &mut Here, id: InodeId, changes: &AttrChanges, size: u64) 
     inode.size = size;
     inode.size_high = inode.size_high.max(size);
     let (mut commit, mut legs) = (Commit::default(), Vec::new());
-    commit.changes.extend(drop_capability(&tree, id, &mut inode));
+    commit.changes.extend(forget_content(&tree, id, &mut inode));
     if before.layout.is_inline() {
         let content = tree.content(id)?;
         if size > INLINE_MAX {

@@ -72,6 +72,7 @@ impl Leader {
     pub(super) fn shows_cut(&self, found: &Result<Reply>) -> bool {
         match found {
             Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => self.is_cutting(attr.id),
+            Ok(Reply::Fetched { object }) => self.is_cutting(object.attr.id),
             _ => false,
         }
     }
@@ -83,7 +84,9 @@ impl Leader {
         }
         let mut ids: BTreeSet<u128> = BTreeSet::new();
         match op {
-            Op::Name { op: NameOp::Lookup { dir, .. } | NameOp::Stub { dir, .. } } => drop(ids.insert(dir.bits())),
+            Op::Name { op: NameOp::Lookup { dir, .. } | NameOp::Stub { dir, .. } | NameOp::Fetch { dir, .. } } => {
+                ids.insert(dir.bits());
+            }
             Op::Data { op: DataOp::ReadShard { data, .. } | DataOp::SeekShard { data, .. } } => {
                 ids.insert(data.0);
             }
@@ -91,8 +94,10 @@ impl Leader {
             Op::Inode { op } => drop(ids.insert(op.inode().bits())),
             _ => return true,
         }
-        if let Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) = found {
-            ids.insert(attr.id.bits());
+        match found {
+            Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => drop(ids.insert(attr.id.bits())),
+            Ok(Reply::Fetched { object }) => drop(ids.insert(object.attr.id.bits())),
+            _ => {}
         }
         self.unsettled().any(|change| match change {
             Change::Put { key, .. } | Change::Delete { key } => key.id().is_some_and(|id| ids.contains(&id)),

@@ -60,7 +60,7 @@ fn attributes_of_a_directory_that_may_be_removed_are_set_once_that_is_known() {
         let message = Message::Leg { intent, number, volume, session, op_id, leg, view: epoch };
         Event::Message(Envelope { ring: RING, from, to, epoch, message })
     };
-    ring.tell(to, leg(0, Leg::CloseDirectory { inode }));
+    ring.tell(to, leg(0, Leg::CloseDirectory { inode, implied: false }));
     let changes = AttrChanges { mode: Some(0o700), ..Default::default() };
     let (ask, op) = (Ask { op_id: OpId(1), ..ring.ask() }, Op::Inode { op: InodeOp::SetAttr { inode, changes } });
     ring.tell(to, Event::Request { token: Token(1), ask, op });
@@ -126,8 +126,18 @@ fn a_leg_that_comes_twice_is_answered_as_at_first() {
     let made = ring.execute(make_directory(ROOT, b"d", 1));
     let Ok(Reply::Node { attr: Attr { id: dir, .. }, .. }) = made else { panic!("{made:?}") };
     let make = |inode: InodeId| {
-        let (access_acl, default_acl) = Default::default();
-        Leg::MakeDirectory { inode, parent: ROOT, mode: 0o755, uid: 1, gid: 1, spread: 8, access_acl, default_acl }
+        let (access_acl, default_acl, implied) = Default::default();
+        Leg::MakeDirectory {
+            inode,
+            parent: ROOT,
+            mode: 0o755,
+            uid: 1,
+            gid: 1,
+            spread: 8,
+            access_acl,
+            default_acl,
+            implied,
+        }
     };
     let (home, far) = (InodeId::new(0, 9, 1 << 30), InodeId::new(u32::MAX, 9, 1 << 30));
     let held = name(b"f");
@@ -136,7 +146,7 @@ fn a_leg_that_comes_twice_is_answered_as_at_first() {
         make(far),
         Leg::AddLink { inode },
         Leg::HoldName { dir: ROOT, name: held.clone() },
-        Leg::CloseDirectory { inode: dir },
+        Leg::CloseDirectory { inode: dir, implied: false },
         Leg::HoldStub { dir: home },
         Leg::HoldMoves,
     ];

@@ -49,7 +49,9 @@ impl Leader {
         }
         let linked = || self.transactions.driven.values().filter_map(Driven::links);
         match op {
-            Op::Name { op: NameOp::Lookup { dir, name } } => linked().any(|link| link == (*dir, name)),
+            Op::Name { op: NameOp::Lookup { .. } | NameOp::Fetch { .. } } => {
+                names_of(op).into_iter().flatten().any(|name| linked().any(|link| link == name))
+            }
             _ => listed_by(op).is_some_and(|dir| linked().any(|(of, _)| of == dir)),
         }
     }
@@ -60,7 +62,16 @@ impl Leader {
 
     /// True if a request waits to list the directory. New names queue behind it, so that the list is not starved.
     pub fn is_listed_soon(&self, op: &Op) -> bool {
-        let Op::Name { op: NameOp::Create { dir, .. } | NameOp::Link { dir, .. } } = op else { return false };
+        let Op::Name {
+            op:
+                NameOp::Create { dir, .. }
+                | NameOp::Link { dir, .. }
+                | NameOp::Put { dir, .. }
+                | NameOp::MakePrefix { dir, .. },
+        } = op
+        else {
+            return false;
+        };
         !self.transactions.unnamed.is_empty() && self.is_awaited(|op| listed_by(op) == Some(*dir))
     }
 
@@ -74,7 +85,9 @@ impl Leader {
     /// is closed meanwhile notices that at its next step, and begins again.
     pub fn is_busy(&mut self, at: &Membership, ask: &Ask, leg: &Leg) -> bool {
         match leg {
-            Leg::AddLink { inode } => self.is_cutting(*inode),
+            Leg::AddLink { inode } | Leg::AddObjectLink { inode, .. } => self.is_cutting(*inode),
+            // Until the times of fast writes are recorded the ETag is that of the content before them.
+            Leg::Attributes { inode } => self.times.is_unrecorded(&(ask.volume, *inode)),
             Leg::ReadShard { range } => self.is_open_and_unsettled(ask.volume, range),
             Leg::HoldName { dir, name } => {
                 let is_new = !self.transactions.prepared.contains(&ask.hold_key(at.own.partition, *dir, name));

@@ -114,6 +114,7 @@ impl Driven {
         match &self.aim {
             Aim::Op(_, op) => match &**op {
                 Op::Name { op: NameOp::Link { dir, name, .. } } => Some((*dir, name)),
+                Op::Name { op: NameOp::Put { dir, name, source: PutSource::Inode { .. }, .. } } => Some((*dir, name)),
                 _ => None,
             },
             _ => None,

@@ -9,6 +9,7 @@ use crate::ops::shards::{Portion, full_portion, portion_of};
 use crate::ops::step::{Ask, Commit, Stepped, Stop};
 use crate::ops::stubs;
 use crate::ops::tree::{Tree, attr_of, drop_link, later};
+use bytes::Bytes;
 use hekate_brick::Brick;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -45,6 +46,10 @@ pub fn take(
     if let Leg::Parent { inode } = leg {
         let parent = Tree::new(brick, ask, at).parent(*inode)?;
         return Ok(only(Reply::Elsewhere { inode: parent, kind: NodeKind::Directory }));
+    }
+    if let Leg::Attributes { inode } = leg {
+        let attr = Tree::new(brick, ask, at).attr(*inode)?;
+        return Ok(only(Reply::Node { attr, created: false }));
     }
     if let Leg::ReadShard { range } = leg {
         return Ok(only(crate::ops::copy::read(brick, ask.ring, ask.volume, range)?));
@@ -115,10 +120,10 @@ fn rests_elsewhere(tree: &Tree, ask: &Ask, at: PartitionNumber, leg: &Leg) -> St
 fn answer_to(tree: &Tree, leg: &Leg) -> Stepped<Reply> {
     Ok(match leg {
         Leg::MakeDirectory { inode, .. } if !tree.is_home(*inode) => Reply::Done,
-        Leg::MakeDirectory { inode, .. } | Leg::AddLink { inode } => {
+        Leg::MakeDirectory { inode, .. } | Leg::AddLink { inode } | Leg::AddObjectLink { inode, .. } => {
             Reply::Node { attr: tree.attr(*inode)?, created: false }
         }
-        Leg::CloseDirectory { inode: dir } | Leg::HoldStub { dir } => {
+        Leg::CloseDirectory { inode: dir, .. } | Leg::HoldStub { dir } => {
             Reply::Stub { stub: stub_view(&tree.any_stub(*dir)?) }
         }
         Leg::HoldName { dir, name } => leads_to(tree, *dir, name)?,
@@ -142,6 +147,8 @@ pub fn undoes(leg: &Leg) -> bool {
         | Leg::UnfillShard { .. } => true,
         Leg::MakeDirectory { .. }
         | Leg::AddLink { .. }
+        | Leg::AddObjectLink { .. }
+        | Leg::Attributes { .. }
         | Leg::CloseDirectory { .. }
         | Leg::FillShard { .. }
         | Leg::DropLink { .. }
@@ -189,7 +196,11 @@ fn apply(
         | Leg::HoldStub { .. }
         | Leg::SetStub { .. } => reply = stubs::take(&tree, ask, &mut commit, leg, now)?,
         Leg::AddLink { inode } => {
-            let record = add_link(&tree, &mut commit, *inode, now)?;
+            let record = add_link(&tree, &mut commit, *inode, None, now)?;
+            reply = Reply::Node { attr: attr_of(*inode, &record, None), created: false };
+        }
+        Leg::AddObjectLink { inode, etag } => {
+            let record = add_link(&tree, &mut commit, *inode, Some(etag), now)?;
             reply = Reply::Node { attr: attr_of(*inode, &record, None), created: false };
         }
         // The inode's other names may be removed by now, so it may become an orphan.
@@ -219,7 +230,7 @@ fn apply(
         }
         Leg::HoldMoves => hold(brick, &mut commit, moves_key(ask), intent)?,
         Leg::LetMoves | Leg::ReleaseMoves => commit.delete(moves_key(ask)),
-        Leg::Parent { .. } | Leg::ReadShard { .. } | Leg::DropShards { .. } => {
+        Leg::Parent { .. } | Leg::Attributes { .. } | Leg::ReadShard { .. } | Leg::DropShards { .. } => {
             return Err(Error::bug("a leg without a mark").into());
         }
     }
@@ -254,12 +265,18 @@ pub fn drop_directory(tree: &Tree, commit: &mut Commit, id: InodeId) -> Stepped<
     }
 }
 
-/// Adds a link to an inode. Returns the inode with the link.
+/// Adds a link to an inode, and sets the ETag of its content. Returns the inode with the link.
 ///
 /// # Errors
 ///
 /// `Denied` for a directory; `NotFound` if the inode has no name and may not be given one; `TooManyLinks`.
-pub fn add_link(tree: &Tree, commit: &mut Commit, id: InodeId, now: Time) -> Stepped<InodeRecord> {
+pub fn add_link(
+    tree: &Tree,
+    commit: &mut Commit,
+    id: InodeId,
+    etag: Option<&Bytes>,
+    now: Time,
+) -> Stepped<InodeRecord> {
     let mut inode = tree.inode(id)?;
     if inode.kind == NodeKind::Directory {
         return Err(Error::Denied { what: "hard links to directories".into() }.into());
@@ -271,6 +288,9 @@ pub fn add_link(tree: &Tree, commit: &mut Commit, id: InodeId, now: Time) -> Ste
         commit.delete(tree.orphan_key(id));
     }
     inode.nlink = inode.nlink.checked_add(1).ok_or(Error::TooManyLinks)?;
+    if let Some(etag) = etag {
+        inode.etag = etag.clone();
+    }
     inode.ctime = later(now, inode.ctime);
     inode.change += 1;
     commit.put(tree.key(id, Kind::Inode), &inode);

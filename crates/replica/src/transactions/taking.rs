@@ -54,7 +54,10 @@ impl Leader {
             let mark = legs::mark_of(ask, cx.at.own.partition, intent, number);
             let is_marked = taken.more || matches!(leg, Leg::DropShards { .. }) || changes_last(commit, &mark);
             require(is_marked, "R8", || format!("leg {number} of {intent:?} is taken without a mark"))?;
-            let must = !matches!(leg, Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. });
+            let must = !matches!(
+                leg,
+                Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. } | Leg::AddObjectLink { .. }
+            );
             let (session, op_id, also, step, closes) = (ask.session, ask.op_id, Vec::new(), None, false);
             let draft = Draft { session, op_id, commit, also, must, step, closes };
             match self.append(cx, draft)? {

@@ -83,6 +83,7 @@ impl Leader {
     /// Begins the view, after the replica started or its view changed.
     pub fn begin(&mut self, cx: &mut Context) -> Result<()> {
         self.start.phase = Phase::Asking;
+        self.locking.begin_view(cx.at.view.epoch)?;
         // A member may have lost what it held in the last view.
         self.log.restart();
         self.start.lost_on = cx.at.lost.iter().map(|block| (*block, BTreeSet::from([cx.at.own.brick]))).collect();

@@ -1,12 +1,14 @@
 //! Invitations, clients, the cluster's authority.
 
 use crate::control::encode;
+use crate::coordination::etcd;
 use crate::hosting::authority::{self, Issued, hex, seconds, unhex};
 use crate::hosting::keys::Keys;
 use crate::hosting::node::Node;
 use hekate_cluster::{ClientCertificate, ClientInfo, FIRST_SERVER, Registry, TokenInfo};
 use hekate_control::ControlRequest;
 use hekate_control::access::*;
+use hekate_etcd::Credential;
 use hekate_proto::{Error, Result, ServerId};
 use hekate_threads::time_of_day;
 use hekate_tls::{CertificateInfo, Context, Holder, Token, pems};
@@ -79,6 +81,7 @@ impl Desk<'_> {
                     "the coordinator has no cluster yet; `hekate init --coordinator` makes one",
                 ));
             }
+            (None, true) if call.witness => {}
             (None, true) => {
                 let join = "`hekate join` adds a server to it";
                 return Err(Error::invalid(format!("the coordinator has cluster {} already; {join}", self.cluster)));
@@ -97,7 +100,19 @@ impl Desk<'_> {
             roots: issued.roots,
             seal_key: hex(self.keys.seal().bytes()),
             coordinator: self.coordinator.clone(),
+            etcd: self.etcd_access(server)?,
         })
+    }
+
+    /// What lets a new server into etcd, if the records are there.
+    fn etcd_access(&self, server: ServerId) -> Result<Option<EtcdAccess>> {
+        if !self.coordinator.iter().any(|place| place.starts_with("etcd:")) {
+            return Ok(None);
+        }
+        let none = || Error::invalid("the cluster's records are in etcd, and it has no record of etcd");
+        let info = self.registry.etcd()?.ok_or_else(none)?;
+        let Credential { ca, certificate, key } = etcd::credential_for(&info, self.keys.seal(), server)?;
+        Ok(Some(EtcdAccess { ca, certificate, key }))
     }
 
     fn opened(&self) -> Result<authority::Opened> {

@@ -1,10 +1,36 @@
-//! Bricks: their rows, and finding one by its directory or id.
+//! Bricks: answers to requests about them, their rows, and finding one by its directory or id.
 
+use super::encode;
 use super::servers::Reports;
+use crate::hosting::bricks as hosted;
 use crate::hosting::node::Node;
 use hekate_cluster::{BrickInfo, RingInfo};
 use hekate_control::brick::{BrickRecord, BrickReport, BrickState, BrickStatus};
+use hekate_control::{BrickAdd, BrickDrain, BrickList, BrickRemove, BrickReplace, ControlRequest};
 use hekate_proto::{Error, Result};
+use serde_json::Value;
+
+/// Answers a request about bricks.
+///
+/// # Errors
+///
+/// Those of each request.
+pub fn act(node: &Node, request: ControlRequest) -> Result<Value> {
+    match request {
+        ControlRequest::BrickList(_) => encode::<BrickList>(list(node)),
+        ControlRequest::BrickAdd(call) => {
+            encode::<BrickAdd>(hosted::add(node, &call.directory, &call.pool, call.journal_mib))
+        }
+        ControlRequest::BrickRemove(call) => encode::<BrickRemove>(hosted::remove(node, &own(node, &call.brick)?)),
+        ControlRequest::BrickDrain(call) => {
+            encode::<BrickDrain>(hosted::refuse_to_move(node, &own(node, &call.brick)?, "drained"))
+        }
+        ControlRequest::BrickReplace(call) => {
+            encode::<BrickReplace>(hosted::replace(node, &call.brick, &call.directory, call.journal_mib))
+        }
+        _ => Err(Error::bug("a request about bricks was expected")),
+    }
+}
 
 /// All bricks, with a report of each server that answers.
 ///

@@ -1,7 +1,8 @@
 //! Reads and writes of the coordinator, for servers that do not hold it: answered by the first server, or by a process
-//! of its own (`hosting/coordinator_host.rs`).
+//! of its own (`coordination/host.rs`).
 
 use crate::hosting::node::Node;
+use hekate_cluster::coordinator::Known;
 use hekate_cluster::{Coordinator, Revision};
 use hekate_control::peer::{CoordinatorRequest, KEPT_MAX, Pair, WATCH_MAX};
 use hekate_proto::{Error, Result};
@@ -16,11 +17,14 @@ use std::time::Duration;
 /// the coordinator.
 pub fn answer(node: &Node, cluster: Option<&str>, request: CoordinatorRequest) -> Result<Value> {
     check_cluster(Some(node.cluster.id()), cluster)?;
-    if let Some(address) = node.cluster.coordinator_address() {
-        let own = node.cluster.server();
-        return Err(Error::invalid(format!("server {own} does not hold the coordinator; ask {address}")));
+    // Also a closed store answers: who asks learns from it where the records are.
+    match node.cluster.current()?.held() {
+        Some(held) => answer_from(&*held, request),
+        None => {
+            let (own, place) = (node.cluster.server(), node.cluster.coordinator_place());
+            Err(Error::invalid(format!("server {own} does not hold the coordinator; ask {place}")))
+        }
     }
-    answer_from(node.cluster.registry().coordinator(), request)
 }
 
 /// Compares the cluster that the coordinator holds with that of the asking server, which does not know its cluster
@@ -52,7 +56,11 @@ pub fn check_cluster(held: Option<&str>, asked: Option<&str>) -> Result<()> {
 pub fn answer_from(coordinator: &dyn Coordinator, request: CoordinatorRequest) -> Result<Value> {
     match request {
         CoordinatorRequest::Get { key } => Ok(json!(coordinator.get(&key)?)),
-        CoordinatorRequest::List { prefix } => Ok(json!(coordinator.list(&prefix)?)),
+        CoordinatorRequest::List { prefix, after: None, .. } => Ok(json!(coordinator.list(&prefix)?)),
+        CoordinatorRequest::List { prefix, after: Some(after), count } => {
+            let known = Known { prefix: &prefix, after: Some(Revision(after)), count: count as usize };
+            Ok(json!(coordinator.changes(&[known])?.pop()))
+        }
         CoordinatorRequest::Transact { expect, writes } => {
             Ok(json!(coordinator.transact(&borrowed(&expect), &borrowed(&writes))?))
         }

@@ -2,6 +2,7 @@
 
 use super::servers::Reports;
 use super::{bricks, networks, partitions, volumes};
+use crate::coordination::place::Place;
 use crate::hosting::node::Node;
 use hekate_control::brick::BrickStatus;
 use hekate_control::status::{ClusterStatus, Health, Identity, LackingCopies, Stopping};
@@ -90,7 +91,7 @@ pub fn identify(node: &Node) -> Result<Identity> {
         pid: std::process::id(),
         endpoints: node.endpoints()?,
         coordinator: node.coordinator_addresses()?,
-        holds_coordinator: node.cluster.coordinator_address().is_none(),
+        holds_coordinator: node.cluster.coordinator_place() == Place::Own,
     })
 }
 
@@ -100,7 +101,7 @@ pub fn stopping() -> Stopping {
 
 impl Node {
     /// Addresses where this server listens.
-    pub(super) fn endpoints(&self) -> Result<Vec<String>> {
+    pub(crate) fn endpoints(&self) -> Result<Vec<String>> {
         let own = self.cluster.server();
         let info = self.cluster.registry().servers()?.into_iter().find(|info| info.server == own);
         Ok(info.map(|info| info.endpoints).unwrap_or_default())
@@ -108,6 +109,9 @@ impl Node {
 
     /// Addresses of the coordinator: those of this server, if it holds the coordinator.
     pub(super) fn coordinator_addresses(&self) -> Result<Vec<String>> {
-        self.cluster.coordinator_address().map_or_else(|| self.endpoints(), |address| Ok(vec![address.clone()]))
+        match self.cluster.coordinator_place() {
+            Place::Own => self.endpoints(),
+            place => Ok(vec![place.to_string()]),
+        }
     }
 }

@@ -5,10 +5,13 @@ use super::servers::Reports;
 use crate::hosting::node::Node;
 use crate::request::raw;
 use hekate_cluster::{RingWish, VolumeInfo};
-use hekate_control::VolumeCreate;
 use hekate_control::volume::{PoolStatus, RingStatus, VolumeDeleted, VolumeDetails, VolumeState, VolumeStatus};
-use hekate_proto::map::Mode;
+use hekate_control::{VolumeCreate, VolumeSetGraph};
+use hekate_proto::map::{LAYERS_MAX, Mode};
 use hekate_proto::{Error, Result, RingId, VolumeId};
+
+/// Most bytes of the options of a volume's translators together.
+const OPTION_BYTES_MAX: usize = 16 << 10;
 
 impl Node {
     /// Makes a volume.
@@ -33,7 +36,7 @@ impl Node {
             copies: wanted.copies,
             owner_uid,
             allowed_uids: wanted.allowed_uids,
-            layers: Vec::new(),
+            graph: Default::default(),
             deleting: false,
             spread: wanted.spread,
             mode: wanted.mode,
@@ -45,13 +48,43 @@ impl Node {
     }
 }
 
+/// Gives a volume other translators.
+///
+/// # Errors
+///
+/// `Invalid`: no volume has that name, or the list is too long; errors of the coordinator.
+pub fn set_graph(node: &Node, call: VolumeSetGraph) -> Result<VolumeStatus> {
+    let length: usize =
+        call.layers.iter().flat_map(|layer| &layer.options).map(|(name, value)| name.len() + value.len()).sum();
+    if call.layers.len() > LAYERS_MAX || length > OPTION_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a graph has at most {LAYERS_MAX} translators, whose options have at most {OPTION_BYTES_MAX} bytes"
+        )));
+    }
+    let registry = node.cluster.registry();
+    let volume = registry.volume(&call.name)?.ok_or_else(|| node.no_volume(&call.name))?;
+    let volume = registry.set_graph(&volume, &call.layers)?.ok_or_else(|| node.no_volume(&call.name))?;
+    node.volumes.put(volume.clone());
+    row(node, volume, &Reports::gather(node)?)
+}
+
 /// Marks a volume as being deleted.
 ///
 /// # Errors
 ///
 /// `Invalid`: no volume has that name; `Unavailable`: a session uses it; errors of the coordinator.
 pub fn delete(node: &Node, name: String) -> Result<VolumeDeleted> {
+    let registry = node.cluster.registry();
+    let number = registry.volume(&name)?.ok_or_else(|| node.no_volume(&name))?.volume.0;
+    if registry.s3_doors()?.iter().any(|door| door.volume == number) {
+        return Err(Error::invalid(format!(
+            "the S3 door of volume {name} is open; `hekate s3 disable {name}` closes it"
+        )));
+    }
     node.delete_volume(&name)?;
+    for key in registry.s3_keys()?.into_iter().filter(|key| key.volume == number) {
+        registry.delete_s3_key(&key.id)?;
+    }
     Ok(VolumeDeleted { name, state: VolumeState::Deleting })
 }
 
@@ -103,7 +136,8 @@ fn row(node: &Node, volume: VolumeInfo, reports: &Reports) -> Result<VolumeStatu
         copies: volume.copies,
         owner_uid: volume.owner_uid,
         allowed_uids: volume.allowed_uids,
-        layers: volume.layers,
+        sessions_on_graph: node.sessions.on_graph(volume.volume, volume.graph.change),
+        graph: volume.graph,
         deleting: volume.deleting,
         spread: volume.spread,
         mode: volume.mode,

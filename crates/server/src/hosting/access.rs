@@ -19,11 +19,13 @@ use hekate_cluster::{ClientInfo, Registry, SessionOwner, VolumeInfo};
 use hekate_control::peer::PeerRequest;
 use hekate_control::status::ExpiringCertificate;
 use hekate_control::{ControlRequest, Request};
-use hekate_proto::{Error, Result};
+use hekate_proto::map::ServerAddress;
+use hekate_proto::{Error, Result, ServerId};
 use hekate_threads::{Mutex, RwLock, elapsed, now, time_of_day};
 use hekate_tls::Holder;
-use hekate_transport::Peer;
+use hekate_transport::{Peer, RefusalLog};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,6 +49,7 @@ pub struct Access {
     warned: Mutex<Option<Instant>>,
     /// When a client's record was last read out of turn.
     looked_up: Mutex<Option<Instant>>,
+    refusals: RefusalLog,
 }
 
 impl Access {
@@ -128,12 +131,24 @@ impl Access {
         }
     }
 
-    /// Checks that a peer may use a volume. Returns the owner of its sessions.
+    /// Logs an outcome that is a refusal of the peer (`Denied`), at most one a second.
+    pub(crate) fn logged<T>(&self, peer: &Peer, outcome: Result<T>) -> Result<T> {
+        if let Err(error @ Error::Denied { .. }) = &outcome {
+            self.refusals.add(|| format!("{peer} was refused: {error}"));
+        }
+        outcome
+    }
+
+    /// Checks that a peer may use a volume, and logs a refusal. Returns the owner of its sessions.
     ///
     /// # Errors
     ///
     /// `Denied` otherwise.
     pub fn may_use(&self, peer: &Peer, volume: &VolumeInfo) -> Result<SessionOwner> {
+        self.logged(peer, self.owner_for(peer, volume))
+    }
+
+    fn owner_for(&self, peer: &Peer, volume: &VolumeInfo) -> Result<SessionOwner> {
         self.check_network(peer)?;
         match peer {
             Peer::Local { uid } => may_use_as_user(*uid, volume).map(|()| SessionOwner::Uid(*uid)),
@@ -153,13 +168,13 @@ impl Access {
         }
     }
 
-    /// Checks that servers connect at this peer's network.
+    /// Checks that servers connect at this peer's network, and logs a refusal.
     ///
     /// # Errors
     ///
     /// `Denied` if they have one of their own.
     pub fn may_link(&self, peer: &Peer) -> Result<()> {
-        self.check_network(peer)
+        self.logged(peer, self.check_network(peer))
     }
 
     /// The network of servers, if a server has an address there.
@@ -184,12 +199,41 @@ impl Access {
         Err(Error::Denied { what })
     }
 
-    /// Checks that a peer may send a control request.
+    /// Keeps the endpoints that a peer can use: over TCP those of the network at which it has connected. A process of this
+    /// machine gets the unix sockets that are here, and the addresses at which servers connect, for it reaches servers
+    /// on other machines with this server's credential. `own`: this server.
+    pub fn keep_usable(&self, peer: &Peer, own: ServerId, servers: &mut [ServerAddress]) {
+        let networks = self.networks();
+        let network = match peer {
+            Peer::Remote(remote) => Some(remote.network.clone()),
+            Peer::Local { .. } => self.servers_network(),
+        };
+        let listed: Vec<String> = servers.iter().flat_map(|address| address.endpoints.clone()).collect();
+        for address in servers {
+            // Servers of several machines have sockets of one name: such a name is nobody's but this server's own.
+            let is_here = |endpoint: &String, path: &str| {
+                let is_single = listed.iter().filter(|other| *other == endpoint).count() == 1;
+                // The socket of a server that does not run now comes back.
+                address.server == own || is_single && Path::new(path).parent().is_some_and(Path::exists)
+            };
+            address.endpoints.retain(|endpoint| match (endpoint.strip_prefix("unix:"), peer) {
+                (Some(_), Peer::Remote(_)) => false,
+                (Some(path), Peer::Local { .. }) => is_here(endpoint, path),
+                (None, _) => network.as_ref().is_none_or(|network| networks.get(endpoint) == Some(network)),
+            });
+        }
+    }
+
+    /// Checks that a peer may send a control request, and logs a refusal.
     ///
     /// # Errors
     ///
     /// `Denied` otherwise.
     pub fn may_ask(&self, peer: &Peer, request: &Request) -> Result<()> {
+        self.logged(peer, self.check_request(peer, request))
+    }
+
+    fn check_request(&self, peer: &Peer, request: &Request) -> Result<()> {
         let Peer::Remote(remote) = peer else { return may_ask_here(peer, request) };
         if matches!(remote.holder, Some(Holder::Server(_))) {
             // A server that was started before the servers had a network of their own finds the coordinator, and in its
@@ -287,11 +331,27 @@ impl ClusterAccess {
     ///
     /// Those of the coordinator.
     pub(crate) fn refresh_access(&self) -> Result<()> {
+        // First: without a valid certificate the coordinator may not be reached.
+        if let Some(keys) = self.keys()
+            && keys.show_valid()?
+        {
+            log::warn!(
+                "this server's certificate is not valid yet: it was issued while a clock was ahead; the one before is used"
+            );
+        }
         self.access.refresh(self.registry())?;
         if let Some(keys) = self.keys()
             && let Err(error) = self.refresh_certificates(keys)
         {
             log::warn!("this server's certificate cannot be renewed: {error}");
+        }
+        if let Some(keys) = self.keys()
+            && let Err(error) = self.refresh_etcd(keys)
+        {
+            log::warn!("this server's files for etcd cannot be renewed: {error}");
+        }
+        if let Err(error) = self.remember_servers() {
+            log::warn!("the addresses of other servers cannot be remembered: {error}");
         }
         Ok(())
     }

@@ -4,7 +4,9 @@ use crate::hosting::keys::Keys;
 use hekate_cluster::{AuthorityInfo, Registry};
 use hekate_proto::{Error, Result};
 use hekate_threads::time_of_day;
-use hekate_tls::{Authority, CertificateInfo, Context, Credential, Holder, Lifetimes, Root, SealKey, pems};
+use hekate_tls::{
+    Authority, CertificateInfo, Context, Credential, Holder, KeyedCertificate, Lifetimes, Root, SealKey, pems,
+};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The name under which the issuing key is sealed.
@@ -108,6 +110,15 @@ impl Opened {
         Ok(Issued { chain, roots: self.record.roots.concat(), info, authority: self.record.change })
     }
 
+    /// Issues the certificate of an HTTPS server with these names and addresses, which lives as long as a server's.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if one is neither a name nor an address; `Denied` if the issuing certificate has expired.
+    pub fn for_names(&self, names: &[String]) -> Result<KeyedCertificate> {
+        self.issuing.issue_for_names(names, DAY * self.record.server_days, time_of_day())
+    }
+
     /// Issues a credential with a new key for a server.
     ///
     /// # Errors
@@ -120,8 +131,8 @@ impl Opened {
         Ok(Credential { cluster, network: String::new(), servers: Vec::new(), roots, chain, key })
     }
 
-    /// A new credential for the holder of these keys, if two thirds of the life of its certificate are over, or the
-    /// authority has changed since it was issued.
+    /// A new credential for the holder of these keys, if two thirds of the life of its certificate are over, the
+    /// certificate is not valid yet, or the authority has changed since it was issued.
     ///
     /// # Errors
     ///
@@ -130,7 +141,7 @@ impl Opened {
         let Some(current) = keys.context().credential() else { return Ok(None) };
         let is_current =
             current.roots == self.record.roots.concat() && current.chain.ends_with(self.issuing.certificate());
-        if is_current && time_of_day() < current.info()?.renew_at() {
+        if is_current && !current.info()?.is_due_at(time_of_day()) {
             return Ok(None);
         }
         self.server_credential(holder).map(Some)

@@ -65,6 +65,8 @@ pub fn make_brick(directory: &Path, wanted: &NewBrick) -> Result<BrickInfo> {
         server: wanted.server,
         incarnation: Incarnation(0),
         openings: 0,
+        begun: 0,
+        restored: false,
         unopened: false,
     })
 }

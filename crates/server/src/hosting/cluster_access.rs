@@ -1,20 +1,25 @@
 //! The way to the cluster: its records, which the coordinator holds, and the keys for the addresses of its servers.
 
+use crate::coordination::current::CurrentCoordinator;
+use crate::coordination::place::Place;
+use crate::coordination::{etcd, state_directory};
 use crate::hosting::access::Access;
 use crate::hosting::keys::Keys;
-use crate::hosting::state_directory;
 use hekate_cluster::Registry;
-use hekate_proto::{Result, ServerId};
+use hekate_etcd::Endpoints;
+use hekate_proto::{Error, Result, ServerId};
 use hekate_transport::Endpoint;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Which cluster this server belongs to, and how it reaches the coordinator and the other servers.
 pub struct ClusterAccess {
     /// The cluster's id: 32 hex digits.
     id: String,
     registry: Registry,
-    /// Where the coordinator answers; `None` if this server holds it.
-    coordinator_address: Option<String>,
+    /// The coordinator under the registry; `None` if the process has none of its own.
+    current: Option<Arc<CurrentCoordinator>>,
     /// `None`: the servers are not reached by addresses.
     keys: Option<Keys>,
     pub(crate) access: Access,
@@ -30,9 +35,8 @@ impl ClusterAccess {
     /// be read; `NotSupported` if another version of the program wrote the records.
     pub fn open(state: &Path) -> Result<Self> {
         let keys = if Keys::exist(state) { Some(Keys::read(state)?) } else { None };
-        let context = keys.as_ref().map(Keys::context);
-        let (registry, coordinator_address) = state_directory::open_registry(state, context)?;
-        let access = Self { coordinator_address, keys, ..Self::of(registry)? };
+        let (registry, current) = state_directory::open_records(state, keys.clone())?;
+        let access = Self { current: Some(current), keys, ..Self::of(registry)? };
         access.refresh_access()?;
         Ok(access)
     }
@@ -45,7 +49,13 @@ impl ClusterAccess {
     pub fn of(registry: Registry) -> Result<Self> {
         registry.check_version()?;
         let access = Access::default();
-        Ok(Self { id: registry.cluster()?, registry, coordinator_address: None, keys: None, access })
+        Ok(Self { id: registry.cluster()?, registry, current: None, keys: None, access })
+    }
+
+    /// The cluster of these records, to a server with these keys.
+    #[cfg(test)]
+    pub(crate) fn with_keys(registry: Registry, keys: Keys) -> Result<Self> {
+        Ok(Self { keys: Some(keys), ..Self::of(registry)? })
     }
 
     pub fn id(&self) -> &str {
@@ -62,9 +72,57 @@ impl ClusterAccess {
         self.registry.server()
     }
 
-    /// Where the coordinator answers; `None` if this server holds it.
-    pub fn coordinator_address(&self) -> Option<&String> {
-        self.coordinator_address.as_ref()
+    /// Where the coordinator is.
+    pub fn coordinator_place(&self) -> Place {
+        self.current.as_ref().map_or(Place::Own, |current| current.place())
+    }
+
+    /// The coordinator of this server's state directory.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` if the process has no state directory.
+    pub(crate) fn current(&self) -> Result<&Arc<CurrentCoordinator>> {
+        let none = || Error::NotSupported { what: "this server has no state directory".into() };
+        self.current.as_ref().ok_or_else(none)
+    }
+
+    /// How long this process has used this coordinator; `None` if it can have no other one.
+    pub(crate) fn coordinator_in_use_for(&self) -> Option<Duration> {
+        self.current.as_ref().map(|current| current.in_use_for())
+    }
+
+    /// Remembers where other servers answer: they know where the coordinator is if it moves while this server is down.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator and of the file.
+    pub(crate) fn remember_servers(&self) -> Result<()> {
+        let Some(current) = &self.current else { return Ok(()) };
+        let others = self.registry.servers()?.into_iter().filter(|info| info.server != self.server());
+        let tcp = others.flat_map(|info| info.endpoints).filter(|address| address.starts_with("tcp:"));
+        let addresses: Vec<String> = tcp.collect();
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        current.remember_servers(addresses)
+    }
+
+    /// Renews what lets this server into etcd, and takes over the addresses of its members.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator and of the files.
+    pub(crate) fn refresh_etcd(&self, keys: &Keys) -> Result<()> {
+        let Some(current) = &self.current else { return Ok(()) };
+        let is_new = etcd::refresh_credential(current.state(), &self.registry, keys.seal())?;
+        let Place::Etcd(before) = current.place() else { return Ok(()) };
+        let Some(info) = self.registry.etcd()? else { return Ok(()) };
+        let addresses = info.addresses().join(",");
+        if addresses.is_empty() || addresses == before.to_string() && !is_new {
+            return Ok(());
+        }
+        current.reopen(Place::Etcd(Endpoints::parse(&addresses)?))
     }
 
     /// Parses the address of another server, as the cluster records it.

@@ -1,5 +1,6 @@
 //! A server process: its parts, and how it starts and stops.
 
+use crate::control::s3::S3Counters;
 use crate::hosting::cluster_access::ClusterAccess;
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::keys::Keys;
@@ -21,7 +22,7 @@ use crate::request::turn::Turn;
 use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
-use hekate_threads::time_of_day;
+use hekate_threads::{Mutex, time_of_day};
 use hekate_transport::{Peer, Traffic};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -38,6 +39,9 @@ pub struct NodeSettings {
     /// Directories of bricks that the server starts without.
     pub without: Vec<String>,
 }
+
+/// An open S3 door here: the number of changes of its record and the addresses, or why it is not open.
+pub(crate) type S3DoorState = std::result::Result<(u64, Vec<String>), String>;
 
 /// A server: the state that its connections, its housekeeping and its links share.
 ///
@@ -60,6 +64,11 @@ pub struct Node {
     pub(crate) syncers: Syncers,
     pub(crate) maintenance: Maintenance,
     pub(crate) statistics: Statistics,
+    /// For each volume whose S3 door is open: the number of changes of its record and the addresses that are listened
+    /// at, or why none is.
+    pub(crate) s3_doors: Mutex<BTreeMap<u32, S3DoorState>>,
+    /// For each of these doors: what it counts, as of the last second.
+    pub(crate) s3_counters: Mutex<BTreeMap<u32, S3Counters>>,
     stop_asked: AtomicBool,
     /// This server, for work that continues on another thread.
     pub(crate) own: Weak<Node>,
@@ -113,6 +122,8 @@ impl Node {
             syncers,
             maintenance,
             statistics: Statistics::default(),
+            s3_doors: Mutex::default(),
+            s3_counters: Mutex::default(),
             stop_asked: AtomicBool::new(false),
             own: own.clone(),
         });
@@ -285,6 +296,11 @@ impl Node {
     /// Has the housekeeping read the records at once.
     pub(crate) fn wake_records(&self) {
         self.maintenance.housekeeping().wake_records();
+    }
+
+    /// Has the housekeeping read the sessions at once if a leader here waits for them.
+    pub(crate) fn wake_sessions(&self) {
+        self.maintenance.housekeeping().wake_sessions();
     }
 
     /// Wakes the thread that renews the lease and forms views.

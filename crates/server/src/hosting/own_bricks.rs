@@ -3,7 +3,7 @@
 use crate::hosting::cluster_access::ClusterAccess;
 use crate::hosting::surroundings::Surroundings;
 use hekate_brick::{Brick, LostBlock, RecoveryReport};
-use hekate_cluster::{BrickInfo, check_openings};
+use hekate_cluster::{BrickInfo, Registry, check_openings, check_records};
 use hekate_proto::*;
 use hekate_threads::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,6 +89,15 @@ impl OwnBricks {
         self.open.iter().filter_map(|(id, brick)| Some((*id, brick.stalled()?))).collect()
     }
 
+    /// Adds to the error of a brick that has stopped the command that starts the server without it.
+    pub fn hinted(&self, error: Error) -> Error {
+        let stopped = self.open.values().find(|brick| brick.stopped().is_some());
+        match stopped.and_then(|brick| self.directories.get(&brick.id())) {
+            Some(directory) => with_hint(error, directory),
+            None => error,
+        }
+    }
+
     /// True if some brick's journal is full enough for a checkpoint.
     pub fn want_checkpoint(&self) -> bool {
         self.open.values().any(|brick| brick.wants_checkpoint())
@@ -144,7 +153,7 @@ pub fn open_all(
         }
         progress(&format!("opening brick {}", info.directory));
         let is_needed = rings.is_empty() || rings.iter().any(|ring| ring.is_placed(info.brick));
-        match open_one(surroundings, &info, cluster, progress) {
+        match open_one(surroundings, registry, &info, cluster, progress) {
             Ok((brick, report)) => {
                 registry.opened(info.brick, brick.incarnation(), brick.generation())?;
                 bricks.recoveries.insert(info.brick, report);
@@ -168,6 +177,7 @@ const JOURNAL_PATIENCE: Duration = Duration::from_secs(30);
 
 fn open_one(
     surroundings: &dyn Surroundings,
+    registry: &Registry,
     info: &BrickInfo,
     cluster: &str,
     progress: &dyn Fn(&str),
@@ -178,7 +188,11 @@ fn open_one(
             let what = format!("{directory} holds brick {}, not {}", brick.text(), info.brick.text());
             return Err(Error::Denied { what });
         }
-        check_openings(directory, info.openings, openings)
+        if !info.restored {
+            check_openings(directory, info.openings, openings)?;
+        }
+        check_records(info, openings)?;
+        registry.opening(brick, openings)
     };
     let (brick, report) = surroundings.open_brick(Path::new(directory), cluster, &is_it)?;
     brick.set_journal_patience(JOURNAL_PATIENCE);
@@ -202,6 +216,7 @@ fn with_hint(error: Error, directory: &str) -> Error {
         Error::Damaged { what } => Error::Damaged { what: hint(what) },
         Error::Denied { what } => Error::Denied { what: hint(what) },
         Error::Io { what } => Error::Io { what: hint(what) },
+        Error::Poisoned { what } => Error::Poisoned { what: hint(what) },
         other => other,
     }
 }

@@ -6,6 +6,7 @@ use crate::hosting::surroundings;
 use crate::request::syncer::Need;
 use crate::request::turn::Turn;
 use bytes::Bytes;
+use hekate_cluster::RingInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, SyncJob};
 use hekate_threads::{Mutex, MutexGuard};
@@ -154,7 +155,8 @@ impl Node {
     ///
     /// Those of the coordinator.
     pub(crate) fn renew_views(&self) -> Result<()> {
-        self.take_views(&self.cluster.registry().rings()?);
+        let rings: Vec<RingInfo> = self.with_records(|records| records.rings().cloned().collect())?;
+        self.take_views(&rings);
         Ok(())
     }
 }

@@ -5,7 +5,8 @@ use crate::control;
 use crate::hosting::node::Node;
 use crate::maintenance::housekeeping::forget_session;
 use crate::request::raw;
-use hekate_cluster::VolumeInfo;
+use crate::request::sessions::Session;
+use hekate_cluster::{SessionOwner, VolumeInfo};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_transport::link::Boot;
@@ -22,12 +23,7 @@ impl Service for Node {
             Some(id) => self.sessions.find(self.cluster.registry(), id)?,
             None => self.sessions.begin(self.cluster.registry(), volume.volume, owner.clone())?,
         };
-        if session.owner != owner {
-            return Err(Error::Denied { what: "the session belongs to another user or client; open a new one".into() });
-        }
-        if session.volume != volume.volume {
-            return Err(Error::Denied { what: "the session is one of another volume; open a new one".into() });
-        }
+        self.cluster.access.logged(peer, may_resume(&session, &owner, volume.volume))?;
         let map = self.map_for(peer, volume)?;
         let map = serde_json::to_string(&map).map_err(|e| Error::bug(e.to_string()))?;
         session.connected();
@@ -80,4 +76,18 @@ impl Node {
         self.read_records()?;
         self.volumes.called(name).ok_or_else(|| self.no_volume(name))
     }
+}
+
+/// Checks that a session is one of this owner and volume. The server where a user's session was opened vouches for it:
+/// its credential is what the user's process shows to servers on other machines.
+fn may_resume(session: &Session, owner: &SessionOwner, volume: VolumeId) -> Result<()> {
+    let is_vouched_for = matches!(session.owner, SessionOwner::Uid(_)) && *owner == SessionOwner::Server(session.home);
+    let what = if session.owner != *owner && !is_vouched_for {
+        "the session belongs to another user or client; open a new one"
+    } else if session.volume != volume {
+        "the session is one of another volume; open a new one"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Denied { what: what.into() })
 }

@@ -6,7 +6,7 @@ mod tests;
 use crate::hosting::hosted_ring::{Hosted, HostedRing};
 use crate::hosting::node::Node;
 use hekate_brick::LostBlock;
-use hekate_cluster::{Registry, RingInfo};
+use hekate_cluster::{Registry, RingInfo, older_records};
 use hekate_proto::*;
 use hekate_replica::{BlockAt, Event};
 use hekate_threads::{elapsed, now};
@@ -72,6 +72,10 @@ impl Node {
     ///
     /// Those of the coordinator and of the bricks, and the failure of the first replica that cannot be reconciled.
     pub(crate) fn load(&self, progress: &dyn Fn(&str)) -> Result<()> {
+        self.load_all(progress).map_err(|error| self.bricks.hinted(error))
+    }
+
+    fn load_all(&self, progress: &dyn Fn(&str)) -> Result<()> {
         // A brick's own list of lost blocks ends with its next checkpoint. The coordinator keeps the list until all
         // replicas agree on these blocks.
         let mut lost: BTreeSet<LostOn> = read_lost(self.cluster.registry())?;
@@ -100,9 +104,9 @@ impl Node {
         self.sessions.load(self.cluster.registry())?;
         progress("reconciling the replicas");
         let rings = self.rings.all();
-        rings.iter().for_each(|ring| self.send_sessions(ring));
         self.begin_links()?;
         bring_into_step(self, &rings)?;
+        self.send_sessions()?;
         self.make_missing_roots()?;
         self.checkpoint_all()?;
         self.settle_lives()
@@ -145,6 +149,7 @@ impl Node {
     ///
     /// Those of the coordinator and of reading a replica's state from its brick.
     pub(crate) fn put_ring(&self, info: &RingInfo, lost: &BTreeSet<LostOn>) -> Result<Arc<HostedRing>> {
+        self.check_epochs(info)?;
         let lost_of = |brick, partition| lost_of(lost, info, brick, partition);
         let servers = self.cluster.registry().bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
         let ring = Arc::new(HostedRing::new(info, &self.bricks, servers, lost_of)?);
@@ -163,6 +168,28 @@ impl Node {
         Ok(ring)
     }
 
+    /// Checks that no brick here has records of a later view than the coordinator knows.
+    ///
+    /// # Errors
+    ///
+    /// `Damaged` if one has: the coordinator's records are of an older copy.
+    fn check_epochs(&self, info: &RingInfo) -> Result<()> {
+        for (number, view) in (0..).map(PartitionNumber).zip(&info.views) {
+            for brick in self.bricks.values() {
+                let has = brick.position(info.ring, number).epoch;
+                if has > view.epoch {
+                    return Err(older_records(&format!(
+                        "brick {} has view {has} of partition {number} of ring {}, and they know view {}",
+                        self.bricks.name(brick.id()),
+                        info.ring,
+                        view.epoch
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the replicas of a ring that is new here, and serves them.
     ///
     /// # Errors
@@ -171,8 +198,8 @@ impl Node {
     pub(crate) fn host(&self, info: &RingInfo) -> Result<Arc<HostedRing>> {
         assert!(self.rings.get(info.ring).is_err(), "a ring is hosted once: two machines would append to one journal");
         let ring = self.put_ring(info, &BTreeSet::new())?;
-        self.send_sessions(&ring);
         bring_into_step(self, std::slice::from_ref(&ring))?;
+        self.send_sessions()?;
         Ok(ring)
     }
 

@@ -7,7 +7,7 @@ use crate::hosting::lease::{Lease, boot_clock};
 use crate::hosting::node::Node;
 use crate::request::turn::Turn;
 use hekate_cluster::views::{BrickSeen, Due, Outlook, Seen, outlook, waits_for};
-use hekate_cluster::{AliveInfo, LEASE, RingInfo};
+use hekate_cluster::{AliveInfo, LEASE, PlacementRecords, RingInfo, older_records};
 use hekate_proto::map::View;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, Message};
@@ -31,6 +31,9 @@ const TURN: Duration = Duration::from_secs(1);
 /// too.
 const START_GRACE: Duration = Duration::from_secs(5);
 
+/// Time after which threads other than that of the lease, which read the records each 5 s, read all of them.
+const AGE_MAX: Duration = Duration::from_secs(30);
+
 /// What this server has seen of the partitions that it holds.
 pub struct Views {
     /// Random number of this process, which is part of the key of its lease.
@@ -39,8 +42,12 @@ pub struct Views {
     /// Until this time, in ns of CLOCK_BOOTTIME, the views are checked every 50 ms.
     busy_until: AtomicU64,
     state: Mutex<State>,
-    /// Servers that had a lease when the coordinator was last read.
-    alive: Mutex<BTreeSet<ServerId>>,
+    /// The records as the thread that renews the lease has read them. Locked while the coordinator is read.
+    renewed: Mutex<PlacementRecords>,
+    /// The records as other threads have read them, for which a renewal does not wait.
+    read: Mutex<PlacementRecords>,
+    /// Servers that had a lease when the coordinator was last read, with their bricks that had stopped.
+    alive: Mutex<BTreeMap<ServerId, AliveInfo>>,
     /// Views that may begin: their leaders here are ready.
     ready: Mutex<BTreeSet<(At, Epoch)>>,
 }
@@ -74,7 +81,8 @@ impl Views {
     pub fn new() -> Result<Self> {
         let process = hekate_threads::random().map_err(|e| Error::io("random bytes", e))?;
         let (lease, busy_until, state, alive, ready) = Default::default();
-        Ok(Self { process, lease, busy_until, state, alive, ready })
+        let [renewed, read] = [2 * LEASE, AGE_MAX].map(|age_max| Mutex::new(PlacementRecords::new(age_max)));
+        Ok(Self { process, lease, busy_until, state, renewed, read, alive, ready })
     }
 
     /// True if the server has given up its lease, because it stops.
@@ -120,15 +128,21 @@ impl Node {
         if state.ended {
             return Ok(());
         }
+        let known: Vec<_> = self.rings.all().iter().map(|ring| (ring.ring, ring.views())).collect();
         let from = boot_clock();
         self.cluster.registry().keep_alive(self.views.process, &self.bricks.out_of_service())?;
-        let mut rings = self.cluster.registry().rings()?;
+        // The records are read as of a revision that is not older than the renewal.
+        let (rings, seen) = {
+            let mut records = self.views.renewed.lock();
+            self.cluster.registry().refresh(&mut records)?;
+            (records.rings().cloned().collect::<Vec<_>>(), self.look_around(&records))
+        };
+        check_newer(&known, &rings)?;
         self.take_views(&rings);
         self.views.lease.renew(from);
-        let seen = self.look_around()?;
-        for info in &mut rings {
+        for mut info in rings {
             let Ok(ring) = self.ring(info.ring) else { continue };
-            self.look_at_ring(&mut state, &ring, info, &seen)?;
+            self.look_at_ring(&mut state, &ring, &mut info, &seen)?;
         }
         Ok(())
     }
@@ -173,22 +187,44 @@ impl Node {
             let mut turn = Turn::new(self, &ring);
             addresses.into_iter().for_each(|address| turn.deliver(address, Event::View));
             turn.run_without_syncs();
-            self.send_sessions(&ring);
+            self.wake_sessions();
         }
     }
 
-    /// The bricks of the cluster, and the servers that have a lease, as the coordinator has them.
-    fn look_around(&self) -> Result<Seen> {
-        let alive: BTreeMap<ServerId, AliveInfo> =
-            self.cluster.registry().alive()?.into_iter().map(|info| (info.server, info)).collect();
-        *self.views.alive.lock() = alive.keys().copied().collect();
-        let of = |info: hekate_cluster::BrickInfo| {
+    /// False while leases may hold that the coordinator does not show: after a move of the records those of the
+    /// coordinator before, for the length of a lease.
+    fn knows_all_leases(&self) -> bool {
+        self.cluster.coordinator_in_use_for().is_none_or(|time| time >= waits_for(LEASE))
+    }
+
+    /// The bricks of the cluster, and the servers that have a lease, as they were read just now.
+    fn look_around(&self, records: &PlacementRecords) -> Seen {
+        let mut alive: BTreeMap<ServerId, AliveInfo> =
+            records.alive().iter().map(|info| (info.server, info.clone())).collect();
+        if !self.knows_all_leases() {
+            let before = self.views.alive.lock().clone();
+            for (server, info) in before {
+                alive.entry(server).or_insert(info);
+            }
+        }
+        self.views.alive.lock().clone_from(&alive);
+        let of = |info: &hekate_cluster::BrickInfo| {
             let serves = alive.get(&info.server).is_some_and(|server| !server.stopped.contains(&info.brick));
             let serves = serves && !info.unopened;
             (info.brick, BrickSeen { server: info.server, incarnation: info.incarnation, serves })
         };
-        let bricks = self.cluster.registry().bricks()?.into_iter().map(of).collect();
-        Ok(Seen { bricks, ..Seen::default() })
+        Seen { bricks: records.bricks().iter().map(of).collect(), ..Seen::default() }
+    }
+
+    /// Reads what has changed of the rings, the leases and the bricks, and calls `look` with all of them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
+    pub(crate) fn with_records<T>(&self, look: impl FnOnce(&PlacementRecords) -> T) -> Result<T> {
+        let mut records = self.views.read.lock();
+        self.cluster.registry().refresh(&mut records)?;
+        Ok(look(&records))
     }
 
     /// True if this server expires the sessions that server `home` has opened: its own, and those of servers without a
@@ -196,7 +232,7 @@ impl Node {
     pub(crate) fn ends_sessions_of(&self, home: ServerId) -> bool {
         let own = self.cluster.server();
         let alive = self.views.alive.lock();
-        home == own || !alive.contains(&home) && alive.first() == Some(&own)
+        home == own || !alive.contains_key(&home) && alive.keys().next() == Some(&own)
     }
 
     /// Forms and begins the views of one ring that are due.
@@ -227,6 +263,11 @@ impl Node {
         }
         if !formed.is_empty() {
             *info = self.form(ring, formed, &seen)?;
+            // Read again: a server without a lease may have renewed it before the views were formed, and serve by the
+            // views before. One that has none now reads the new views with its next lease.
+            let mut records = self.views.renewed.lock();
+            self.cluster.registry().refresh(&mut records)?;
+            seen.bricks = self.look_around(&records).bricks;
         }
         self.open_views(state, ring, info, &seen)?;
         state.formed.retain(|((known, number), epoch), _| {
@@ -315,7 +356,7 @@ impl Node {
         number: PartitionNumber,
         decide: impl Fn(&RingInfo, &Seen) -> Result<View>,
     ) -> Result<View> {
-        let seen = self.look_around()?;
+        let seen = self.with_records(|records| self.look_around(records))?;
         let mut decided = Err(Error::bug("no view was computed for an operator's order"));
         let info = self.cluster.registry().update_views(ring.ring, |info| {
             let is_formed =
@@ -370,8 +411,8 @@ impl Node {
             let is_here = info.view(number).is_some_and(|view| view.has_member(before.leader));
             let server = seen.bricks.get(&before.leader).map(|brick| brick.server);
             // A later incarnation of the leader's brick shows that the leader's process has ended.
-            let lives = seen.remembers_leader(before)
-                && seen.bricks.values().any(|brick| Some(brick.server) == server && brick.serves);
+            let has_lease = seen.bricks.values().any(|brick| Some(brick.server) == server && brick.serves);
+            let lives = seen.remembers_leader(before) && (has_lease || !self.knows_all_leases());
             let waited = state.formed.get(&(at, epoch)).is_some_and(|since| elapsed(*since) >= waits_for(LEASE));
             if is_here || !lives || waited {
                 opened.push((number, epoch));
@@ -393,6 +434,23 @@ impl Node {
     }
 }
 
+/// Checks that records say no less than what was known here before they were read.
+fn check_newer(known: &[(RingId, Arc<Vec<View>>)], read: &[RingInfo]) -> Result<()> {
+    for (id, views) in known {
+        let Some(info) = read.iter().find(|info| info.ring == *id) else {
+            return Err(older_records(&format!("they do not know ring {id}")));
+        };
+        for (number, (before, now)) in views.iter().zip(&info.views).enumerate() {
+            if now.epoch < before.epoch {
+                let (has, knows) = (before.epoch, now.epoch);
+                let why = format!("this server has view {has} of partition {number} of ring {id}, they know {knows}");
+                return Err(older_records(&why));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The log line for a view that was formed.
 fn formed_line(ring: &HostedRing, number: PartitionNumber, view: &View) -> String {
     let names = |bricks: &[hekate_proto::map::Member]| {
@@ -402,4 +460,29 @@ fn formed_line(ring: &HostedRing, number: PartitionNumber, view: &View) -> Strin
         if view.learners.is_empty() { String::new() } else { format!("; learning: {}", names(&view.learners)) };
     let (id, epoch, leader) = (ring.ring, view.epoch, ring.name(view.leader));
     format!("partition {number} of ring {id}, view {epoch}: {leader} leads {}{learners}", names(&view.members))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hekate_cluster::Domain;
+    use hekate_proto::map::Member;
+
+    fn ring(epoch: u64) -> RingInfo {
+        let member = Member { brick: BrickId(1), incarnation: Incarnation(1) };
+        let view = View::new(Epoch(epoch), BrickId(1), vec![member]);
+        RingInfo::new(RingId(1), "p", 1, Domain::Disk, vec![view])
+    }
+
+    #[test]
+    fn records_that_say_less_than_was_known_are_refused() {
+        let known = [(RingId(1), Arc::new(ring(7).views))];
+        check_newer(&known, &[ring(7)]).unwrap();
+        check_newer(&known, &[ring(8)]).unwrap();
+        check_newer(&[], &[ring(8)]).unwrap();
+        let older = check_newer(&known, &[ring(6)]).unwrap_err();
+        assert!(older.to_string().contains("has view 7 of partition 0 of ring 1, they know 6"), "{older}");
+        let missing = check_newer(&known, &[]).unwrap_err();
+        assert!(missing.to_string().contains("do not know ring 1"), "{missing}");
+    }
 }

@@ -6,8 +6,8 @@ use crate::maintenance::housekeeping::forget_session;
 use hekate_brick::Brick;
 use hekate_brick::storage::Space;
 use hekate_cluster::registry::check_name;
-use hekate_cluster::{RingWish, VolumeInfo};
-use hekate_proto::map::VolumeMap;
+use hekate_cluster::{BrickInfo, RingWish, VolumeInfo};
+use hekate_proto::map::{READ_ONLY, VolumeMap};
 use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Event, root_directory};
 use hekate_threads::{HashMap, Mutex, MutexGuard, RwLock};
@@ -35,6 +35,12 @@ impl Volumes {
     /// `SessionEnded` if the volume is not known: its sessions have ended with it.
     pub fn get(&self, volume: VolumeId) -> Result<Arc<VolumeInfo>> {
         self.known.read().get(&volume).cloned().ok_or(Error::SessionEnded)
+    }
+
+    /// True if the volume's graph has the translator `read-only`, which runs here.
+    pub fn is_read_only(&self, volume: VolumeId) -> bool {
+        let known = self.known.read();
+        known.get(&volume).is_some_and(|info| info.graph.layers.iter().any(|layer| layer.name == READ_ONLY))
     }
 
     /// A volume by its name, unless it is being deleted.
@@ -190,19 +196,15 @@ impl Node {
         }
     }
 
-    /// The map for a peer: with the addresses of the network at which it has connected.
+    /// The map for a peer, with the endpoints that it can use.
     ///
     /// # Errors
     ///
     /// As of [`Node::map`].
     pub(crate) fn map_for(&self, peer: &Peer, volume: &VolumeInfo) -> Result<VolumeMap> {
         let mut map = self.map(volume)?;
-        if let Peer::Remote(remote) = peer {
-            let networks = self.cluster.access.networks();
-            for address in &mut map.servers {
-                address.endpoints.retain(|endpoint| networks.get(endpoint) == Some(&remote.network));
-            }
-        }
+        let own = map.server;
+        self.cluster.access.keep_usable(peer, own, &mut map.servers);
         Ok(map)
     }
 
@@ -216,8 +218,11 @@ impl Node {
         let _alone = self.volumes.change();
         self.cluster.refresh_access()?;
         self.read_addresses()?;
-        let servers = self.cluster.registry().bricks()?.into_iter().map(|info| (info.brick, info.server)).collect();
-        for info in self.cluster.registry().rings()? {
+        let server_of = |info: &BrickInfo| (info.brick, info.server);
+        let (rings, servers) = self.with_records(|records| {
+            (records.rings().cloned().collect::<Vec<_>>(), records.bricks().iter().map(server_of).collect())
+        })?;
+        for info in rings {
             match self.ring(info.ring) {
                 Ok(ring) => ring.set_servers(&servers),
                 Err(_) => drop(self.host(&info)?),

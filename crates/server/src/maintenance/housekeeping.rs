@@ -22,9 +22,13 @@ const WRITE_PAUSE: Duration = Duration::from_millis(2);
 const WRITE_PAUSES_MAX: u32 = 500;
 /// Time between two reads of the records, besides those after a change that `hosting/watch.rs` has seen.
 const RECORDS_PAUSE: Duration = Duration::from_secs(5);
+/// Longest time until the lease is renewed again after that has failed.
+const VIEWS_RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Time until the records are read again after that has failed.
 const RECORDS_RETRY_PAUSE: Duration = Duration::from_secs(1);
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
+/// Time between two checks whether a leader waits for the sessions, besides those after a change of views.
+const SESSIONS_PAUSE: Duration = Duration::from_millis(250);
 /// Time between two checkpoints that only free the space of deleted files.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
 /// Time between two attempts of a checkpoint that found no room.
@@ -74,6 +78,13 @@ impl Housekeeping {
         }
     }
 
+    /// Wakes the thread that reads the sessions for new leaders.
+    pub fn wake_sessions(&self) {
+        if let Some(threads) = &*self.0.lock() {
+            threads.sessions.ring();
+        }
+    }
+
     /// Ends the threads, and returns when they have ended. `end_watches` ends waits for the coordinator.
     pub fn stop(&self, end_watches: impl FnOnce()) {
         // The lock is released first: a thread may call `wake_checkpoints` before it ends.
@@ -89,6 +100,7 @@ struct Threads {
     checkpoints: Arc<Alarm>,
     views: Arc<Alarm>,
     records: Arc<Alarm>,
+    sessions: Arc<Alarm>,
     all: Vec<Keeper>,
 }
 
@@ -123,14 +135,23 @@ impl Threads {
         })?;
         let records_pause = |_: &Node, failed| if failed { RECORDS_RETRY_PAUSE } else { RECORDS_PAUSE };
         let records = spawn_paced(node, &stopping, records_pause, Node::read_records)?;
-        let views = spawn_paced(node, &stopping, |node, _| node.views_pause(), Node::keep_views)?;
+        let views_pause =
+            |node: &Node, failed| if failed { node.views_pause().min(VIEWS_RETRY_PAUSE) } else { node.views_pause() };
+        let views = spawn_paced(node, &stopping, views_pause, Node::keep_views)?;
+        // A thread of its own: a slow coordinator must not hold up the lease, nor the other chores.
+        let sessions = spawn(node, &stopping, SESSIONS_PAUSE, Node::send_sessions)?;
         let mut watch = Watch::default();
         let watch_pause = |_: &Node, failed| if failed { watch::RETRY_PAUSE } else { watch::PAUSE };
         let watch = spawn_paced(node, &stopping, watch_pause, move |node| watch.wait(node))?;
-        let [checkpoints_alarm, views_alarm, records_alarm] =
-            [&checkpoints, &views, &records].map(|keeper| keeper.alarm.clone());
-        let all = vec![checkpoints, chores, space, stalled, ticks, scrub, comparison, records, views, watch];
-        Ok(Self { stopping, checkpoints: checkpoints_alarm, views: views_alarm, records: records_alarm, all })
+        let alarm = |keeper: &Keeper| keeper.alarm.clone();
+        Ok(Self {
+            stopping,
+            checkpoints: alarm(&checkpoints),
+            views: alarm(&views),
+            records: alarm(&records),
+            sessions: alarm(&sessions),
+            all: vec![checkpoints, chores, space, stalled, ticks, scrub, comparison, records, views, sessions, watch],
+        })
     }
 
     fn stop(self, end_watches: impl FnOnce()) {
@@ -240,7 +261,6 @@ fn chores(node: &Node) -> Result<()> {
     tick_all(node);
     node.settle_lives()?;
     for ring in node.rings.all() {
-        node.send_sessions(&ring);
         node.send_doubts(&ring);
     }
     collect_orphans(node)?;
@@ -250,7 +270,9 @@ fn chores(node: &Node) -> Result<()> {
 
 /// Collects inodes without names that no session has open.
 fn collect_orphans(node: &Node) -> Result<()> {
-    let is_released = |orphan: &Orphan| node.sessions.all_released(orphan.volume, orphan.inode);
+    let is_released = |orphan: &Orphan, found| {
+        node.sessions.are_read_since(found) && node.sessions.all_released(orphan.volume, orphan.inode)
+    };
     for orphan in node.orphans.choose(COLLECT_AT_ONCE, is_released) {
         let Orphan { ring, volume, inode } = orphan;
         let ring = node.ring(ring)?;

@@ -6,6 +6,7 @@ use crate::hosting::node::Node;
 use hekate_control::brick::{BrickFigures, BrickReport, BrickState};
 use hekate_control::peer::ServerReport;
 use hekate_metrics::{Page, add_process};
+use hekate_proto::VolumeId;
 use hekate_threads::time_of_day;
 
 /// This server's counters as OpenMetrics text. `docs/operating.md` lists the names.
@@ -33,8 +34,37 @@ pub fn page(node: &Node) -> String {
             );
         }
     }
+    add_s3(&mut page, node);
     add_process(&mut page);
     page.text()
+}
+
+fn add_s3(page: &mut Page, node: &Node) {
+    let name = |volume| node.volumes.name(VolumeId(volume)).unwrap_or_default();
+    for (volume, counters) in node.s3_counters.lock().iter() {
+        let name = || ("volume", name(*volume));
+        page.gauge(
+            "hekate_s3_connections",
+            "Open connections of the S3 door",
+            vec![name()],
+            counters.connections as f64,
+        );
+        let help = "Connections that the S3 door closed at once, because too many were open";
+        page.counter("hekate_s3_refused_connections", help, vec![name()], counters.connections_refused as f64);
+        for of in &counters.operations {
+            let labels = || vec![name(), ("operation", of.operation.to_string())];
+            let help = "Requests that the S3 door has answered";
+            page.counter("hekate_s3_requests", help, labels(), of.requests as f64);
+            for (status, count) in [("4xx", of.client_errors), ("5xx", of.server_errors)] {
+                let labels = [labels(), vec![("status", status.to_string())]].concat();
+                page.counter("hekate_s3_errors", "Those answered with an error", labels, count as f64);
+            }
+            let help = "Bytes of bodies of the S3 door's requests";
+            page.counter("hekate_s3_received_bytes", help, labels(), of.bytes_received as f64);
+            let help = "Bytes of bodies of the S3 door's answers";
+            page.counter("hekate_s3_sent_bytes", help, labels(), of.bytes_sent as f64);
+        }
+    }
 }
 
 fn add_server(page: &mut Page, node: &Node, report: &ServerReport) {

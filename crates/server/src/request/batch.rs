@@ -17,6 +17,7 @@ use hekate_replica::{Address, Event};
 use hekate_threads::{elapsed, now};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Bytes of a batch's answers, as counted before they are made: 2 MiB less than a frame, for headers.
@@ -133,6 +134,9 @@ impl Node {
         if !request.op.is_read() && self.cluster.access.is_read_only(&session.owner) {
             return Err(Error::ReadOnly);
         }
+        if changes(&request.op) && self.volumes.is_read_only(session.volume) {
+            return Err(Error::ReadOnly);
+        }
         match request.target {
             Target::Partition { ring, partition, epoch } => {
                 self.partition_op(session, request, LeaderTarget { ring, partition, epoch }, durability)
@@ -227,13 +231,15 @@ impl Node {
         };
         match op {
             VolumeOp::StatFs => Ok(Reply::Space { space: self.volume_space(session.volume)? }),
-            VolumeOp::Heartbeat { unused, mapped } => {
+            VolumeOp::Heartbeat { unused, mapped, graph } => {
+                session.graph.store(*graph, Ordering::Relaxed);
+                let graph = self.volumes.get(session.volume)?.graph.change;
                 mapping::note(self, session, mapped);
                 // Before the orphans are locked: a thread that holds a partition's lock may wait for the lock of the
                 // orphans.
                 let unrestored = self.awaiting_restore(session)?;
                 let inodes = self.orphans.of_volume(session.volume, |orphans| session.heartbeat(unused, orphans));
-                Ok(Reply::Orphans { inodes, unrestored })
+                Ok(Reply::Orphans { inodes, unrestored, graph })
             }
             VolumeOp::EndSession => {
                 self.end_session(session.id)?;
@@ -247,6 +253,11 @@ impl Node {
 struct OpTimes {
     took: Duration,
     syncing: Duration,
+}
+
+/// True if the op changes what a volume has: neither reads, nor locks and syncs, which a read-only file system takes.
+fn changes(op: &Op) -> bool {
+    !op.is_read() && !matches!(op, Op::Lock { .. } | Op::Data { op: DataOp::Sync { .. } | DataOp::Fsync { .. } })
 }
 
 /// True if the request is answered only after the syncs at the end of its batch.

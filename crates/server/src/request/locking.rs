@@ -6,6 +6,7 @@ use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::node::Node;
 use crate::request::sessions::Session;
 use crate::request::turn::Turn;
+use hekate_cluster::SessionInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Ask, Event, Ticket};
 use std::collections::BTreeMap;
@@ -28,21 +29,36 @@ impl Node {
         answer
     }
 
-    /// Sends each new leader the sessions that may hold locks of its partition: all that have not ended. The leader
-    /// grants no lock before each of them has restored its own.
-    pub(crate) fn send_sessions(&self, ring: &Arc<HostedRing>) {
-        for to in ring.leaders() {
-            if !ring.replica(to).is_some_and(|hosted| hosted.partition.read().wants_sessions()) {
-                continue;
-            }
-            let sessions = self.sessions.on(|volume| self.volume(volume).is_ok_and(|volume| volume.ring == ring.ring));
-            let mut turn = Turn::new(self, ring);
-            turn.deliver(to, Event::Sessions { sessions: sessions.clone() });
+    /// Sends each new leader whose view has begun the sessions that may hold locks of its partition: all that have not
+    /// ended. The leader grants no lock before each of them has restored its own.
+    ///
+    /// The records are read for this: until the view has begun, an earlier leader grants locks to sessions that other
+    /// servers open, and this server may know none of these.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator; the leaders then wait for the next call.
+    pub(crate) fn send_sessions(&self) -> Result<()> {
+        let wanting: Vec<(Arc<HostedRing>, Address, Epoch)> =
+            self.rings.all().into_iter().flat_map(|ring| leaders_without_sessions(&ring)).collect();
+        if wanting.is_empty() {
+            return Ok(());
+        }
+        let recorded = self.sessions.read(self.cluster.registry())?;
+        // Read after the sessions: a volume that is not among them has no session.
+        let ring_of: BTreeMap<VolumeId, RingId> =
+            self.cluster.registry().volumes()?.into_iter().map(|volume| (volume.volume, volume.ring)).collect();
+        for (ring, to, epoch) in wanting {
+            let is_here = |info: &&SessionInfo| ring_of.get(&info.volume) == Some(&ring.ring);
+            let sessions: Vec<SessionId> = recorded.iter().filter(is_here).map(|info| info.session).collect();
+            let mut turn = Turn::new(self, &ring);
+            turn.deliver(to, Event::Sessions { epoch, sessions: sessions.clone() });
             turn.run();
             // A session that ended meanwhile may have ended for the leader before the leader had it in its list.
             let ended = sessions.into_iter().filter(|session| self.sessions.get(*session).is_err());
-            ended.for_each(|session| self.end_locks(ring, to, session));
+            ended.for_each(|session| self.end_locks(&ring, to, session));
         }
+        Ok(())
     }
 
     /// Informs each leader here whether all sessions that it waits for have been silent for 3 s. Such a leader refuses
@@ -92,4 +108,13 @@ impl Node {
             }
         }
     }
+}
+
+/// The leaders here to which the sessions have to be sent, each with the epoch of its view.
+fn leaders_without_sessions(ring: &Arc<HostedRing>) -> Vec<(Arc<HostedRing>, Address, Epoch)> {
+    let wants = |to: Address| {
+        let epoch = ring.replica(to)?.partition.read().wants_sessions()?;
+        Some((ring.clone(), to, epoch))
+    };
+    ring.leaders().into_iter().filter_map(wants).collect()
 }

@@ -150,8 +150,7 @@ impl Node {
             let found = found?;
             let Reply::Elsewhere { inode, .. } = found else { return Ok(found) };
             let Ok((there, _)) = ring.leader(ask.partition(inode.position())) else { return Ok(found) };
-            let getattr = Op::Inode { op: InodeOp::GetAttr { inode } };
-            match self.read(ring, ask, &getattr, there) {
+            match self.read(ring, ask, &of_inode(&request.op, inode), there) {
                 // The name has changed since it was read.
                 Err(Error::Stale) => {}
                 settled => return settled,
@@ -255,6 +254,17 @@ fn spread_of(volume: &VolumeInfo, op: &Op) -> u32 {
         Op::Name { op: NameOp::Create { dir: ROOT, node: NewNode::Directory, .. } } => volume.spread,
         _ => 1,
     }
+}
+
+/// The read that gives of an inode what a read of its name asks for.
+fn of_inode(op: &Op, inode: InodeId) -> Op {
+    let op = match op {
+        Op::Name { op: NameOp::Fetch { attribute, content, .. } } => {
+            InodeOp::Fetch { inode, attribute: attribute.clone(), content: *content }
+        }
+        _ => InodeOp::GetAttr { inode },
+    };
+    Op::Inode { op }
 }
 
 /// Compares the epoch of this server's view with the client's.

@@ -6,7 +6,7 @@ use hekate_proto::*;
 use hekate_threads::{HashMap, HashSet, Mutex, RwLock, elapsed, now};
 use hekate_transport::{NotificationSink, SessionLocks, SessionProcess};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub struct Session {
     pub owner: SessionOwner,
     /// The server that opened the session, and expires it. While that server has no lease, another one does
     /// (`Node::ends_sessions_of`).
-    home: ServerId,
+    pub home: ServerId,
     /// Ops hold it shared. A retried op takes it exclusively first, so that it begins after its first attempt has
     /// ended.
     pub gate: RwLock<()>,
@@ -36,6 +36,8 @@ pub struct Session {
     known_since: Instant,
     /// The session's process has been seen to hold its lock file.
     is_locked: AtomicBool,
+    /// The change of the volume's graph that the client uses, as it said last.
+    pub graph: AtomicU64,
     /// Connections on which the client is notified that ops which waited have answers.
     listeners: Mutex<Vec<Arc<dyn NotificationSink>>>,
     /// When the client last sent something.
@@ -51,14 +53,22 @@ pub struct Sessions {
     /// Held by a thread from its read of the records until `all` agrees with them: a session that ends in between would
     /// be added again.
     changing: Mutex<()>,
+    /// Reads of the records that have begun, and the number of the last one that succeeded. They follow each other.
+    reads_begun: AtomicU64,
+    read: AtomicU64,
     /// The lock files that show whether a session's process has ended; without them a session expires only after
     /// silence.
     locks: OnceLock<SessionLocks>,
 }
 
+/// A moment, as the number of reads of the sessions' records that had begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadsBegun(u64);
+
 impl Sessions {
     pub fn new(server: ServerId) -> Self {
-        Self { server, all: RwLock::default(), changing: Mutex::default(), locks: OnceLock::new() }
+        let (all, changing, reads_begun, read, locks) = Default::default();
+        Self { server, all, changing, reads_begun, read, locks }
     }
 
     /// From now on makes a lock file beside the socket for each new session of a process of this machine.
@@ -94,15 +104,42 @@ impl Sessions {
         // Every session that is known has been recorded. So one that is known before the records are read and is not
         // among them has ended.
         let known: Vec<SessionId> = self.all.read().keys().copied().collect();
-        let recorded = registry.sessions()?;
-        let living: HashSet<SessionId> = recorded.iter().map(|info| info.session).collect();
-        recorded.iter().for_each(|info| _ = self.insert(info));
+        let living: HashSet<SessionId> = self.add_recorded(registry)?.iter().map(|info| info.session).collect();
         let ended: Vec<SessionId> = known.into_iter().filter(|id| !living.contains(id)).collect();
         let mut all = self.all.write();
         ended.iter().for_each(|id| _ = all.remove(id));
         drop(all);
         self.locks.get().into_iter().for_each(|locks| ended.iter().for_each(|id| locks.end(*id)));
         Ok(ended)
+    }
+
+    /// Reads the sessions that have not ended, and adds those that are not known yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of the coordinator.
+    pub fn read(&self, registry: &Registry) -> Result<Vec<SessionInfo>> {
+        let _alone = self.changing.lock();
+        self.add_recorded(registry)
+    }
+
+    /// Requires `changing`.
+    fn add_recorded(&self, registry: &Registry) -> Result<Vec<SessionInfo>> {
+        let number = self.reads_begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let recorded = registry.sessions()?;
+        recorded.iter().for_each(|info| _ = self.insert(info));
+        self.read.store(number, Ordering::Release);
+        Ok(recorded)
+    }
+
+    /// This moment, for [`Sessions::are_read_since`].
+    pub fn moment(&self) -> ReadsBegun {
+        ReadsBegun(self.reads_begun.load(Ordering::Acquire))
+    }
+
+    /// True if the records have been read since: every session that had begun at that moment is known.
+    pub fn are_read_since(&self, moment: ReadsBegun) -> bool {
+        self.read.load(Ordering::Acquire) > moment.0
     }
 
     /// Adds a session, unless it is known already.
@@ -117,6 +154,7 @@ impl Sessions {
                 connections: AtomicUsize::new(0),
                 known_since: now(),
                 is_locked: AtomicBool::new(false),
+                graph: AtomicU64::new(0),
                 listeners: Mutex::default(),
                 heard: Mutex::new(now()),
                 released: Mutex::default(),
@@ -180,9 +218,12 @@ impl Sessions {
         self.all.read().values().filter(|session| is_of(&session.owner)).map(|session| session.id).collect()
     }
 
-    /// Sessions on the volumes that `is_of` accepts.
-    pub fn on(&self, is_of: impl Fn(VolumeId) -> bool) -> Vec<SessionId> {
-        self.all.read().values().filter(|session| is_of(session.volume)).map(|session| session.id).collect()
+    /// The number of a volume's sessions that use this change of its graph.
+    pub fn on_graph(&self, volume: VolumeId, change: u64) -> usize {
+        let all = self.all.read();
+        let is_on =
+            |session: &&Arc<Session>| session.volume == volume && session.graph.load(Ordering::Relaxed) == change;
+        all.values().filter(is_on).count()
     }
 
     /// The number of a volume's sessions.

@@ -106,7 +106,7 @@ impl<'a> Turn<'a> {
         if !out.orphans.is_empty() {
             let ring = self.ring.ring;
             let orphans = out.orphans.into_iter().map(|(volume, inode)| Orphan { ring, volume, inode });
-            self.node.orphans.add(orphans);
+            self.node.orphans.add(orphans, self.node.sessions.moment());
         }
         self.syncs.extend(out.syncs);
     }

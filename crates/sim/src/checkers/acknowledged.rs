@@ -96,6 +96,8 @@ fn plain_file(id: InodeId, size: u64) -> Attr {
         layout,
         spread,
         has_xattrs,
+        etag: Bytes::new(),
+        implied: false,
     }
 }
 

@@ -20,6 +20,7 @@ mod rounds;
 mod tests;
 
 use crate::checkers::Complaint;
+use crate::checkers::objects::is_of_objects;
 use crate::history::{CallNumber, History};
 use hekate_proto::{Attr, DataOp, InodeId, InodeOp, NodeKind, Op, Reply};
 use prepare::Draft;
@@ -55,7 +56,7 @@ fn calls_of_files(history: &History) -> BTreeMap<InodeId, Vec<CallNumber>> {
         .collect();
     let is_file = |inode: &InodeId| kinds.get(inode).is_none_or(|kind| *kind == NodeKind::File);
     let mut files: BTreeMap<InodeId, Vec<CallNumber>> = BTreeMap::new();
-    for (number, call) in history.calls() {
+    for (number, call) in history.calls().filter(|(_, call)| !is_of_objects(&call.op)) {
         let shown = call.settled().and_then(Result::ok).and_then(attr_in).map(|attr| attr.id);
         if let Some(inode) = worked_on(&call.op).or(shown).filter(is_file) {
             files.entry(inode).or_default().push(number);

@@ -101,5 +101,7 @@ pub fn attr(id: InodeId, kind: NodeKind) -> Attr {
         layout,
         spread: 1,
         has_xattrs: false,
+        etag: Bytes::new(),
+        implied: false,
     }
 }

@@ -125,6 +125,7 @@ fn actions(
             | InodeOp::ListXattr { inode }
             | InodeOp::Accessed { inode }
             | InodeOp::Parent { inode }
+            | InodeOp::Fetch { inode, .. }
             | InodeOp::RemoveXattr { inode, .. },
             _,
         ) => (*inode, Vec::new()),

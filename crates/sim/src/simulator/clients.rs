@@ -1,6 +1,7 @@
 //! Clients: each is a `hekate_client::Volume`, and each of its calls runs on a thread of its own.
 
 pub mod locks;
+pub mod objects;
 pub mod servers;
 pub mod spread;
 pub mod workload;
@@ -108,6 +109,10 @@ impl World {
         {
             return Some((Op::Lock { op: lock_op(inode, &mut self.random) }, false));
         }
+        if self.random.below(100) < self.settings.objects {
+            let durable = self.random.below(100) < self.settings.workload.durable_share;
+            return Some((Op::Name { op: self.objects.next_op(&mut self.random) }, durable));
+        }
         Some(next_op(&self.settings.workload, &self.known, number, &mut self.random))
     }
 
@@ -127,7 +132,9 @@ impl World {
         let Some(op) = person.calls.remove(&call) else { return };
         match &outcome {
             Ok(reply) => {
-                self.known.learn(reply);
+                if !self.objects.learn(&op, reply) {
+                    self.known.learn(reply);
+                }
                 self.report.count(format!("acknowledged: {}", op.label()));
                 if person.examines {
                     person.script.extend(looks_into(&op, reply));

@@ -2,7 +2,7 @@
 
 use crate::checkers::replicas::{Copies, Replica};
 use crate::checkers::space::RingEntries;
-use crate::checkers::{Complaint, attributes, contents, locks, names, replicas, space};
+use crate::checkers::{Complaint, attributes, contents, locks, names, objects, replicas, space};
 use crate::simulator::world::{Slot, World};
 use hekate_brick::Brick;
 use hekate_cluster::RingInfo;
@@ -85,6 +85,7 @@ impl World {
         complaints.extend(contents::check(&self.history));
         complaints.extend(attributes::check(&self.history));
         complaints.extend(locks::check(&self.history));
+        complaints.extend(objects::check(&self.history));
         if self.history.power_cuts().is_empty() {
             complaints.extend(names::check(&self.history));
         }

@@ -1,5 +1,6 @@
 //! A run: a cluster is made, clients work while faults occur, then faults end and the cluster must become whole.
 
+use crate::simulator::clients::objects::all_keys;
 use crate::simulator::clients::workload::list;
 use crate::simulator::report::Report;
 use crate::simulator::servers::VOLUME_NAME;
@@ -82,7 +83,7 @@ pub(super) fn make_cluster(world: &mut World) -> Result<()> {
             copies: settings.copies,
             owner_uid: 0,
             allowed_uids: Vec::new(),
-            layers: Vec::new(),
+            graph: Default::default(),
             deleting: false,
             spread: settings.workload.spread_max.min(settings.workload.partitions),
             mode: Mode::Hsr,
@@ -147,7 +148,7 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
 /// A client reads the whole volume.
 pub(super) fn examine(world: &mut World) -> std::result::Result<(), String> {
     let examiner = world.join(0, true);
-    world.people[examiner as usize].script.push_back(list(ROOT));
+    world.people[examiner as usize].script.extend([list(ROOT), Op::Name { op: all_keys() }]);
     become_whole(world)
 }
 

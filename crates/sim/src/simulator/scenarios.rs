@@ -9,4 +9,5 @@ mod names;
 mod ops;
 mod power_cuts;
 mod reads;
+mod sessions;
 mod stage;

@@ -134,6 +134,8 @@ impl World {
                 && self.servers[server as usize].is_dead()
             {
                 trace!(self, "server {server} is killed by a call of its disk");
+                // What the thread was about to hand over goes after the threads, whose locks it may need.
+                let _handed_over = ran.suspended;
                 return self.kill(server);
             }
             self.act(ran.owner, ran.actions);

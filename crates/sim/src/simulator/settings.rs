@@ -25,6 +25,8 @@ pub struct Settings {
     pub workload: Workload,
     /// Calls about locks, in percent.
     pub locks: u64,
+    /// Calls about objects, in percent.
+    pub objects: u64,
     /// Longest pause of a client between two calls.
     pub think_max: Micros,
     /// Longest delay of a message, and of an answer of the coordinator.
@@ -56,10 +58,11 @@ pub enum Kind {
     Splits,
     Journals,
     Locks,
+    Objects,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Wide,
         Kind::Narrow,
         Kind::Names,
@@ -69,6 +72,7 @@ impl Kind {
         Kind::Splits,
         Kind::Journals,
         Kind::Locks,
+        Kind::Objects,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -82,6 +86,7 @@ impl Kind {
             Kind::Splits => "splits",
             Kind::Journals => "journals",
             Kind::Locks => "locks",
+            Kind::Objects => "objects",
         }
     }
 
@@ -89,7 +94,7 @@ impl Kind {
         match self {
             Kind::Wide => Workload::of(seed),
             Kind::Narrow => Workload::narrow(seed),
-            Kind::Names => Workload::narrow_names(seed),
+            Kind::Names | Kind::Objects => Workload::narrow_names(seed),
             Kind::Rivals | Kind::Locks => Workload::narrow_rivals(seed),
             Kind::Late => Workload::narrow_late(seed),
             Kind::Legs => Workload::narrow_legs(seed),
@@ -128,6 +133,7 @@ impl Settings {
             lost_answers: pick(random, &[0, 5, 30]),
             faults: FaultSettings { every, ..workload.faults },
             stop: pick(random, &[0, 0, 2]),
+            objects: pick(random, &[0, 0, 20]),
             workload,
         };
         wide.of_kind(kind, random)
@@ -143,6 +149,7 @@ impl Settings {
             Kind::Narrow | Kind::Names | Kind::Legs | Kind::Journals | Kind::Rivals => narrow(self),
             Kind::Late | Kind::Splits => Self { calls_at_once: 1, ..narrow(self) },
             Kind::Locks => Self { locks: pick(random, &[50, 80]), ..narrow(self) },
+            Kind::Objects => Self { objects: pick(random, &[60, 90]), ..narrow(self) },
         }
     }
 }

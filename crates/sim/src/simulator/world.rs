@@ -3,6 +3,7 @@
 use crate::history::{CallNumber, History, Moment};
 use crate::simulator::Report;
 use crate::simulator::clients::locks::Listener;
+use crate::simulator::clients::objects::KnownObjects;
 use crate::simulator::clients::spread::Spread;
 use crate::simulator::clients::workload::Known;
 use crate::simulator::faults::clock::Clock;
@@ -201,6 +202,7 @@ pub struct World {
     /// Directories whose names several partitions share.
     pub spread: Spread,
     pub known: Known,
+    pub objects: KnownObjects,
     pub history: History,
     moment: Moment,
     digest: Xxh3,
@@ -218,6 +220,8 @@ pub struct World {
     pub slow: BTreeMap<u32, Micros>,
     /// Servers that cannot reach the coordinator, and until when.
     pub apart: BTreeMap<u32, Micros>,
+    /// Servers that cannot list the sessions that the coordinator has. Only scripts make them so.
+    pub without_sessions: BTreeSet<u32>,
     /// For each partition the bricks that have all acknowledged changes, on disk or in memory.
     pub complete: Vec<BTreeSet<BrickId>>,
     /// The views of the last look.
@@ -277,6 +281,7 @@ impl World {
             messages: BTreeMap::new(),
             spread: Spread::default(),
             known: Known::new(&settings.workload),
+            objects: KnownObjects::default(),
             history: History::default(),
             moment: 0,
             digest: Xxh3::new(),
@@ -288,6 +293,7 @@ impl World {
             paused: BTreeMap::new(),
             slow: BTreeMap::new(),
             apart: BTreeMap::new(),
+            without_sessions: BTreeSet::new(),
             complete: Vec::new(),
             views_seen: Vec::new(),
             bricks_made: 0,

@@ -3,8 +3,12 @@
 use super::*;
 use crate::{Authority, Credential, Holder, Root};
 use hekate_proto::ServerId;
+use rustls::client::ResolvesClientCert;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -124,12 +128,25 @@ fn an_end_sends_while_it_has_a_part_of_a_record() {
         client.encrypt(&[7; 200], &mut asked).unwrap();
         from_client.buffer().extend_from_slice(&asked[..cut]);
         assert!(server.decrypt(&mut from_client, &mut |bytes| got.extend_from_slice(bytes)).unwrap() && got.is_empty());
+        assert!(!from_client.is_empty());
         server.encrypt(b"meanwhile", &mut sent).unwrap();
         from_client.buffer().extend_from_slice(&asked[cut..]);
         assert!(server.decrypt(&mut from_client, &mut |bytes| got.extend_from_slice(bytes)).unwrap());
         from_server.buffer().extend_from_slice(&sent);
         assert!(client.decrypt(&mut from_server, &mut |bytes| told.extend_from_slice(bytes)).unwrap());
         assert!(got == [7; 200] && told == b"meanwhile", "cut at {cut}");
+    }
+}
+
+#[test]
+fn room_for_what_is_received_grows_only_while_it_is_filled() {
+    let mut inbox = Inbox::default();
+    for (received, room) in [(1, 2), (1, 2), (2, 2), (7, 8), (8, 8), (32, 32), (64, 64), (64, 64), (0, 64)] {
+        let buffer = inbox.buffer();
+        assert!(buffer.capacity() >= room << 10);
+        buffer.extend(std::iter::repeat_n(0, received << 10));
+        assert_eq!((inbox.room, inbox.bytes.len()), (room << 10, received << 10));
+        inbox.done = inbox.bytes.len();
     }
 }
 
@@ -206,6 +223,11 @@ fn other_bytes_than_tls_are_refused_in_words() {
         near.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(open(&context(cluster.server()), Side::Server, &far).is_err());
     }
+    let (near, far) = UnixStream::pair().unwrap();
+    { &near }.write_all(&long[..6]).unwrap();
+    drop(near);
+    let ended = open(&context(cluster.server()), Side::Server, &far).unwrap_err();
+    assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
     assert!(
         Refusal::words(&rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)).contains("plain")
     );
@@ -221,9 +243,13 @@ fn no_certificate_outlives_its_authority_and_each_is_renewed_at_two_thirds() {
     assert_eq!(info.not_after, cluster.authority.info().unwrap().not_after);
     let info = cluster.server().info().unwrap();
     let until = info.renew_at().duration_since(now).unwrap();
-    assert!(until > 6 * DAY && until < 7 * DAY, "{until:?}");
+    assert!(until.abs_diff(DAY * 20 / 3) < Duration::from_secs(5), "{until:?}");
     assert!(info.not_before < now);
-    assert!(cluster.authority.issue(&holder, &public[1..], DAY, now).is_err());
+    assert!(chain.ends_with(cluster.authority.certificate()) && cluster.authority.certificate().contains("BEGIN"));
+    let compressed = [&[2], &public[1..]].concat();
+    for wrong in [&public[1..], &compressed, &[&public[..], &[0]].concat()] {
+        assert!(cluster.authority.issue(&holder, wrong, DAY, now).is_err(), "{wrong:?}");
+    }
     let late = cluster.authority.issue(&holder, &public, DAY, now + 2000 * DAY).unwrap_err();
     assert!(late.to_string().contains("ca rotate"), "{late}");
 }
@@ -292,4 +318,67 @@ fn a_part_of_a_message_of_a_handshake_ends_the_connection() {
     assert!(session.decrypt(&mut inbox, &mut |_| {}).unwrap() && inbox.is_empty());
     session.encrypt(b"a notification", &mut out).unwrap();
     assert!(!out.is_empty());
+}
+
+/// Shows a certificate without having its key.
+#[derive(Debug)]
+struct Stolen(Arc<CertifiedKey>);
+
+impl Stolen {
+    fn new(shown: &Credential, other: &Credential) -> Arc<Self> {
+        let key = rustls::crypto::ring::sign::any_supported_type(&other.private_key().unwrap()).unwrap();
+        Arc::new(Self(Arc::new(CertifiedKey::new(shown.chain().unwrap(), key))))
+    }
+}
+
+impl ResolvesClientCert for Stolen {
+    fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl ResolvesServerCert for Stolen {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+}
+
+/// The handshake of a client and a server with these settings: what each end says.
+fn shaken(client: rustls::ClientConfig, server: rustls::ServerConfig) -> [Result<(), rustls::Error>; 2] {
+    let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([127, 0, 0, 1])));
+    let client = Connection::Client(Box::new(UnbufferedClientConnection::new(client.into(), name).unwrap()));
+    let server = Connection::Server(Box::new(UnbufferedServerConnection::new(server.into()).unwrap()));
+    let (mut ends, mut inboxes) = ([client, server], [Inbox::default(), Inbox::default()]);
+    let mut said = [Ok(()), Ok(())];
+    for at in [0, 1].into_iter().cycle().take(20) {
+        let mut out = Vec::new();
+        while said[at].is_ok() {
+            match ends[at].step(&mut inboxes[at], &mut out, &mut |_| {}) {
+                Ok(Step::Next) => {}
+                Ok(_) => break,
+                Err(error) => said[at] = Err(error),
+            }
+        }
+        inboxes[1 - at].buffer().extend_from_slice(&out);
+    }
+    said
+}
+
+#[test]
+fn an_end_without_the_key_of_the_certificate_that_it_shows_is_refused() {
+    let cluster = Cluster::new("c1");
+    let client = (*context(cluster.client()).client()).clone();
+    let server = (*context(cluster.server()).server().unwrap()).clone();
+    assert_eq!(shaken(client.clone(), server.clone()), [Ok(()), Ok(())]);
+    let signature = |error: &rustls::Error| Refusal::words(error).contains("the signature is wrong");
+    let mut posing = client.clone();
+    posing.client_auth_cert_resolver = Stolen::new(&cluster.client(), &cluster.client());
+    assert!(signature(shaken(posing, server.clone())[1].as_ref().unwrap_err()));
+    let mut posing = server;
+    posing.cert_resolver = Stolen::new(&cluster.server(), &cluster.server());
+    assert!(signature(shaken(client, posing)[0].as_ref().unwrap_err()));
 }

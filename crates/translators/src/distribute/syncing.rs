@@ -133,9 +133,21 @@ pub(super) fn inodes_of(op: &Op) -> [Option<InodeId>; 2] {
             NameOp::Create { dir, .. }
             | NameOp::CreateUnnamed { dir, .. }
             | NameOp::Unlink { dir, .. }
-            | NameOp::Rmdir { dir, .. } => [Some(*dir), None],
-            NameOp::Link { dir, inode, .. } => [Some(*dir), Some(*inode)],
-            NameOp::Lookup { .. } | NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } => [None; 2],
+            | NameOp::Rmdir { dir, .. }
+            | NameOp::Put { dir, source: PutSource::Bytes { .. }, .. }
+            | NameOp::Remove { dir, .. }
+            | NameOp::MakePrefix { dir, .. }
+            | NameOp::RemovePrefix { dir, .. }
+            | NameOp::Join { dir, .. } => [Some(*dir), None],
+            NameOp::Link { dir, inode, .. } | NameOp::Put { dir, source: PutSource::Inode { inode }, .. } => {
+                [Some(*dir), Some(*inode)]
+            }
+            NameOp::Lookup { .. }
+            | NameOp::List { .. }
+            | NameOp::ListPart { .. }
+            | NameOp::ListKeys { .. }
+            | NameOp::Fetch { .. }
+            | NameOp::Stub { .. } => [None; 2],
         },
         Op::Inode { op } => [Some(op.inode()), None],
         Op::Data { op } => [op.inode(), None],

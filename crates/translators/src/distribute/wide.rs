@@ -7,6 +7,7 @@
 
 use super::{Distribute, unexpected};
 use crate::replicate::Recipient;
+use bytes::Bytes;
 use hekate_graph::Context;
 use hekate_proto::*;
 use hekate_threads::HashMap;
@@ -203,6 +204,67 @@ impl Distribute {
         }
     }
 
+    /// Names after `after` in the order of keys, of all partitions that share the directory. Replies `Keys`.
+    pub(super) fn list_keys(
+        &self,
+        context: &Context,
+        dir: InodeId,
+        prefix: &Bytes,
+        after: &Bytes,
+        limit: u32,
+    ) -> Result<Reply> {
+        let limit = limit.clamp(1, LIST_MAX);
+        loop {
+            let asked = self.spread_of(dir);
+            let listed = match asked {
+                1 => {
+                    let (prefix, after) = (prefix.clone(), after.clone());
+                    let op = NameOp::ListKeys { dir, spread: 1, prefix, after, limit };
+                    self.forward(context, self.partition(dir.position()), Op::Name { op })
+                }
+                spread => self.merged_keys(context, (dir, spread), prefix, after, limit),
+            };
+            match listed {
+                Err(Error::OtherSpread { spread }) => self.learn_spread(dir, asked, spread)?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Merges the first keys of all parts of a shared directory. Each part is asked for as many as are wanted of all,
+    /// divided by their number, and a quarter and 8 more; the page ends where a part has no more in its answer.
+    fn merged_keys(
+        &self,
+        context: &Context,
+        (dir, spread): (InodeId, u32),
+        prefix: &Bytes,
+        after: &Bytes,
+        limit: u32,
+    ) -> Result<Reply> {
+        let share = (limit / spread + limit / spread / 4 + 8).min(limit);
+        let question = |position| {
+            let (prefix, after) = (prefix.clone(), after.clone());
+            (position, Op::Name { op: NameOp::ListKeys { dir, spread, prefix, after, limit: share } })
+        };
+        let replies = self.query_parts(context, name_positions(dir, spread).map(question).collect())?;
+        let (mut all, mut known_to, mut any_escaped, mut of_dir) = (Vec::new(), None::<Vec<u8>>, false, None);
+        for reply in replies {
+            let Reply::Keys { entries, end, escaped, directory } = reply else { return Err(unexpected()) };
+            if let (false, Some(last)) = (end, entries.last().map(key_order)) {
+                known_to = Some(known_to.map_or(last.clone(), |known| known.min(last)));
+            }
+            any_escaped |= escaped;
+            of_dir = of_dir.or(directory);
+            all.extend(entries.into_iter().map(|entry| (key_order(&entry), entry)));
+        }
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let whole = all.len();
+        let known = |(order, _): &(Vec<u8>, Entry)| known_to.as_ref().is_none_or(|last| order <= last);
+        let entries: Vec<Entry> = all.into_iter().filter(known).take(limit as usize).map(|(_, entry)| entry).collect();
+        let end = known_to.is_none() && entries.len() == whole;
+        Ok(Reply::Keys { entries, end, escaped: any_escaped, directory: of_dir })
+    }
+
     /// Merges the names of all parts of a shared directory.
     fn merged(
         &self,
@@ -260,6 +322,15 @@ impl Distribute {
         }
         Ok(())
     }
+}
+
+/// The place of a name among keys: a directory's counts as if it ended in `/`.
+fn key_order(entry: &Entry) -> Vec<u8> {
+    let mut order = entry.name.as_bytes().to_vec();
+    if entry.kind == NodeKind::Directory {
+        order.push(b'/');
+    }
+    order
 }
 
 /// Combines the parts of a directory.

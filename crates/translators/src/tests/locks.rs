@@ -15,7 +15,7 @@ fn answer(request: &Request) -> Result<Reply> {
     match &request.op {
         Op::Lock { op: LockOp::Restore { .. } } => Ok(Reply::Restored { lost: Vec::new() }),
         Op::Lock { op: LockOp::Get { .. } } => Ok(Reply::Lock { conflict: None }),
-        Op::Volume { .. } => Ok(Reply::Orphans { inodes: Vec::new(), unrestored: Vec::new() }),
+        Op::Volume { .. } => Ok(Reply::Orphans { inodes: Vec::new(), unrestored: Vec::new(), graph: 0 }),
         _ => Ok(Reply::Done),
     }
 }
@@ -220,12 +220,15 @@ fn a_heartbeat_reports_to_the_leaders_that_ask() {
         client.set_lock(FILE, write_lock()).unwrap();
         client.servers.take_sent();
         client.servers.execute_with(|_, server, request| match (server, &request.op) {
-            (ServerId(2), Op::Volume { .. }) => {
-                Ok(Reply::Orphans { inodes: Vec::new(), unrestored: vec![PartitionNumber(0), PartitionNumber(1)] })
-            }
+            (ServerId(2), Op::Volume { .. }) => Ok(Reply::Orphans {
+                inodes: Vec::new(),
+                unrestored: vec![PartitionNumber(0), PartitionNumber(1)],
+                graph: 0,
+            }),
             _ => answer(request),
         });
-        let beat = || client.call(Op::Volume { op: VolumeOp::Heartbeat { unused: Vec::new(), mapped: Vec::new() } });
+        let beat =
+            || client.call(Op::Volume { op: VolumeOp::Heartbeat { unused: Vec::new(), mapped: Vec::new(), graph: 0 } });
         beat().unwrap();
         assert_eq!(reports(&client.servers.take_sent()), [vec![(FILE, write_lock())], vec![]]);
         client.servers.next_fates([Fate::Answered, Fate::Answered, Fate::Answered, Fate::NotReached]);

@@ -204,7 +204,7 @@ fn shares() -> Client {
             Ok(Reply::Space { space })
         }
         Op::Volume { op: VolumeOp::Heartbeat { .. } } => {
-            Ok(Reply::Orphans { inodes: vec![inode(0, server.0.into())], unrestored: Vec::new() })
+            Ok(Reply::Orphans { inodes: vec![inode(0, server.0.into())], unrestored: Vec::new(), graph: 0 })
         }
         _ => Ok(Reply::Done),
     })
@@ -247,9 +247,12 @@ fn another_error_of_one_server_is_the_answer() {
 #[test]
 fn a_heartbeat_gathers_the_orphans_of_all_servers() {
     let client = shares();
-    let beat = VolumeOp::Heartbeat { unused: vec![inode(0, 4)], mapped: Vec::new() };
+    let beat = VolumeOp::Heartbeat { unused: vec![inode(0, 4)], mapped: Vec::new(), graph: 0 };
     let reply = client.call(Op::Volume { op: beat.clone() });
-    assert_eq!(reply, Ok(Reply::Orphans { inodes: [1, 2, 3].map(|at| inode(0, at)).into(), unrestored: Vec::new() }));
+    assert_eq!(
+        reply,
+        Ok(Reply::Orphans { inodes: [1, 2, 3].map(|at| inode(0, at)).into(), unrestored: Vec::new(), graph: 0 })
+    );
     assert!(client.servers.take_sent().iter().all(|sent| sent.request.op == Op::Volume { op: beat.clone() }));
 }
 

@@ -30,6 +30,7 @@ pub fn map() -> VolumeMap {
         server: ServerId(1),
         servers: servers.map(address).into(),
         bricks: [1, 2, 3].map(place).into(),
+        graph: Default::default(),
     };
     map.check().unwrap();
     map
@@ -108,6 +109,8 @@ pub fn attr(id: InodeId, kind: NodeKind) -> Attr {
         layout: Layout::inline(0),
         spread: 1,
         has_xattrs: false,
+        etag: bytes::Bytes::new(),
+        implied: false,
     }
 }
 

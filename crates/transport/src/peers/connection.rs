@@ -44,7 +44,7 @@ fn connect(shared: &Shared, peer: &Peer, endpoint: &Endpoint) -> Result<Channel>
     let purpose = Purpose::Peer { server: shared.own, boot: shared.boot, to: peer.server };
     let (channel, _) = handshake(endpoint, purpose, HANDSHAKE_LIMIT)?;
     let failed = |e| Error::io(format!("read who answers at {endpoint}"), e);
-    peer_of(&channel.stream, "").map_err(failed)?.may_be_server(peer.server)?;
+    peer_of(&channel.stream, None).map_err(failed)?.may_be_server(peer.server)?;
     Ok(channel)
 }
 

@@ -1,8 +1,8 @@
 //! The suite on the embedded coordinator, and what it keeps over a restart.
 
 use super::*;
-use crate::conformance::conforms;
 use crate::conformance::tasks::Tasks;
+use crate::conformance::{LATE, conforms};
 use hekate_threads::sleep;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn the_embedded_coordinator_conforms_and_remembers() {
     let scratch = Scratch::new("conforms");
     let path = scratch.file();
     let coordinator: Arc<dyn Coordinator> = Arc::new(EmbeddedCoordinator::create(&path).unwrap());
-    conforms(&coordinator);
+    conforms(&coordinator, LATE);
     let second = EmbeddedCoordinator::open(&path).err().unwrap();
     assert!(second.to_string().contains("in use"), "{second}");
     drop(coordinator);

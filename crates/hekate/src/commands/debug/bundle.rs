@@ -10,7 +10,7 @@ use crate::output;
 use crate::paths::Paths;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use hekate_control::{BrickList, ControlCall, Metrics, PoolList, SlowOps, Status, VolumeShow};
+use hekate_control::{BrickList, ClientList, ControlCall, Metrics, PoolList, SlowOps, Status, VolumeShow};
 use redact::Redactor;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -132,6 +132,9 @@ fn of_server(cli: &Cli, gathered: &mut Gathered, redactor: &mut Redactor) -> Vec
         for at in &server.endpoints {
             redactor.know("endpoint", at.split_once(':').map_or(at, |(_, place)| place));
         }
+    }
+    for client in look(cli, ClientList {}).iter().flatten() {
+        redactor.know("client", &client.name);
     }
     bricks.into_iter().flatten().map(|brick| brick.directory).collect()
 }

@@ -1,12 +1,13 @@
 //! Volumes that a server mounts itself: the mount's threads call the server's code, so an op wakes no other process.
 
 use crate::cli::{OwnMount, Serve};
-use crate::commands::mount;
+use crate::commands::{graph, mount, translator};
 use crate::failure::Failure;
 use crate::paths::Paths;
 use hekate_client::{Endpoint, Local, OpenOptions, Volume};
 use hekate_gateway_fuse::Mounted;
 use hekate_proto::Error;
+use hekate_transport::TlsContext;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -48,14 +49,19 @@ pub fn are_there(options: &Serve) -> bool {
 
 impl Mounts {
     /// Mounts the volumes that the options name. The server answers at its socket already.
-    pub fn start(options: &Serve, paths: &Paths, local: &Local) -> Result<Self, Failure> {
+    pub fn start(
+        options: &Serve,
+        paths: &Paths,
+        local: &Local,
+        elsewhere: Option<&Arc<TlsContext>>,
+    ) -> Result<Self, Failure> {
         let mut all = Self(Vec::new());
         for wanted in &options.mounts {
             let failed = |error: Error| {
                 let failure = Failure::from(error);
                 Failure { text: format!("--mount {}: {}", wanted.text, failure.text), ..failure }
             };
-            match serve(wanted, paths, local) {
+            match serve(wanted, paths, local, elsewhere) {
                 Ok(served) => {
                     let (directory, session) = (wanted.directory.display(), served.volume.session());
                     log::info!("{} is mounted at {directory} as session {session}", wanted.volume);
@@ -96,12 +102,20 @@ impl Mounts {
     }
 }
 
-fn serve(wanted: &OwnMount, paths: &Paths, local: &Local) -> Result<Served, Error> {
-    let options = OpenOptions { local: Some(local.clone()), ..mount::open_options(&wanted.options) };
+fn serve(
+    wanted: &OwnMount,
+    paths: &Paths,
+    local: &Local,
+    elsewhere: Option<&Arc<TlsContext>>,
+) -> Result<Served, Error> {
+    let (local, elsewhere) = (Some(local.clone()), elsewhere.cloned());
+    let catalogue = Some(translator::catalogue(paths));
+    let options = OpenOptions { local, elsewhere, catalogue, ..mount::open_options(&wanted.options) };
     let volume = Arc::new(Volume::open(Endpoint::Unix(paths.socket.clone()), &wanted.volume, &options)?);
     let mount_options = mount::mount_options(&wanted.options);
     let mounted =
         Arc::new(hekate_gateway_fuse::mount(volume.clone(), &wanted.volume, &wanted.directory, &mount_options)?);
+    graph::let_see(&volume, format!("mount at {}", wanted.directory.display()), paths);
     let (running, its_volume) = (mounted.clone(), volume.clone());
     let run = move || {
         if let Err(error) = running.run() {

@@ -70,7 +70,13 @@ impl Bench {
         self.brick = open(&self.storage);
         self.partition = begin(&self.brick, &self.views);
         self.tell(Event::Start);
-        self.tell(Event::Sessions { sessions: sessions.to_vec() });
+        self.tell(Event::Sessions { epoch: Epoch(1), sessions: sessions.to_vec() });
+    }
+
+    /// The view of this epoch, which has the same member.
+    fn see(&mut self, epoch: Epoch, opened: bool) {
+        (self.views[0].epoch, self.views[0].opened) = (epoch, opened);
+        self.tell(Event::View);
     }
 
     fn ask(&self, session: SessionId, op: u64) -> Ask {
@@ -121,20 +127,55 @@ fn is_waiting(reply: Result<Reply>) -> OpId {
 #[test]
 fn nothing_is_granted_before_the_sessions_are_known() {
     let mut bench = bench();
-    assert!(bench.partition.wants_sessions());
+    assert_eq!(bench.partition.wants_sessions(), Some(Epoch(1)));
     assert!(matches!(bench.op(A, set(Write, 0, 9, false)), Err(Error::Unavailable { .. })));
-    bench.tell(Event::Sessions { sessions: Vec::new() });
-    assert!(!bench.partition.wants_sessions());
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
+    assert_eq!(bench.partition.wants_sessions(), None);
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
     // Only the first list of sessions counts.
-    bench.tell(Event::Sessions { sessions: vec![A] });
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: vec![A] });
     assert_eq!(bench.op(B, set(Write, 0, 9, false)), Err(Error::WouldBlock));
+}
+
+/// R19.
+#[test]
+fn sessions_that_were_read_before_the_view_began_do_not_count() {
+    let mut bench = bench();
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
+    bench.see(Epoch(3), false);
+    assert_eq!(bench.partition.wants_sessions(), None);
+    bench.see(Epoch(3), true);
+    bench.tell(Event::Sessions { epoch: Epoch(2), sessions: Vec::new() });
+    assert_eq!(bench.partition.wants_sessions(), Some(Epoch(3)));
+    bench.see(Epoch(4), false);
+    bench.tell(Event::Sessions { epoch: Epoch(4), sessions: Vec::new() });
+    let Some(Error::Bug { what, .. }) = bench.partition.failure() else { panic!("the rule is asserted") };
+    assert!(what.contains("R19"), "{what}");
+}
+
+/// R19.
+#[test]
+fn a_leader_keeps_its_locks_in_the_next_view_and_drops_them_if_another_may_have_led_since() {
+    let mut bench = bench();
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
+    assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
+    bench.see(Epoch(2), true);
+    assert_eq!(bench.partition.wants_sessions(), None);
+    assert_eq!(bench.op(B, set(Write, 5, 5, false)), Err(Error::WouldBlock));
+    // The leader of view 3 has granted the other bytes to session B.
+    bench.see(Epoch(4), true);
+    assert!(matches!(bench.op(A, set(Write, 20, 20, false)), Err(Error::Unavailable { .. })));
+    bench.tell(Event::Sessions { epoch: Epoch(4), sessions: vec![A, B] });
+    assert_eq!(bench.restore(A, &[range(Write, 0, 9)]), Ok(Reply::Restored { lost: Vec::new() }));
+    assert!(matches!(bench.op(A, set(Write, 20, 20, false)), Err(Error::Unavailable { .. })));
+    assert_eq!(bench.restore(B, &[range(Write, 20, 29)]), Ok(Reply::Restored { lost: Vec::new() }));
+    assert_eq!(bench.op(A, set(Write, 20, 20, false)), Err(Error::WouldBlock));
 }
 
 #[test]
 fn a_lock_that_waits_is_answered_at_once_and_its_session_notified_when_it_is_granted() {
     let mut bench = bench();
-    bench.tell(Event::Sessions { sessions: Vec::new() });
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
     let waiting = is_waiting(bench.op(B, set(Write, 5, 5, true)));
     let number = bench.last;
@@ -153,7 +194,7 @@ fn a_lock_that_waits_is_answered_at_once_and_its_session_notified_when_it_is_gra
 #[test]
 fn a_deadlock_is_refused_and_a_cancelled_wait_is_answered() {
     let mut bench = bench();
-    bench.tell(Event::Sessions { sessions: Vec::new() });
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
     assert_eq!(bench.op(A, set(Write, 0, 0, false)), Ok(Reply::Done));
     assert_eq!(bench.op(B, set(Write, 1, 1, false)), Ok(Reply::Done));
     let op_id = is_waiting(bench.op(A, set(Write, 1, 1, true)));
@@ -167,7 +208,7 @@ fn a_deadlock_is_refused_and_a_cancelled_wait_is_answered() {
 #[test]
 fn the_end_of_a_session_lets_others_in() {
     let mut bench = bench();
-    bench.tell(Event::Sessions { sessions: Vec::new() });
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
     let waiting = is_waiting(bench.op(B, set(Write, 0, 9, true)));
     bench.tell(Event::SessionEnded { session: A });
@@ -179,7 +220,7 @@ fn the_end_of_a_session_lets_others_in() {
 #[test]
 fn a_new_leader_hears_what_was_held_before_it_grants_anything() {
     let mut bench = bench();
-    bench.tell(Event::Sessions { sessions: Vec::new() });
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
     bench.restart(&[A, B, SILENT]);
     assert!(bench.partition.awaits(A) && bench.partition.awaits(B));
@@ -204,9 +245,27 @@ fn a_new_leader_hears_what_was_held_before_it_grants_anything() {
 }
 
 #[test]
+fn a_downgrade_is_granted_though_others_have_not_restored_their_locks() {
+    let mut bench = bench();
+    bench.restart(&[A, SILENT]);
+    // A session reports the weaker lock before it has an answer.
+    let restored = bench.restore(A, &[range(Write, 0, 4), range(Read, 5, 9), range(Read, 20, 20)]);
+    assert_eq!(restored, Ok(Reply::Restored { lost: Vec::new() }));
+    bench.tell(Event::SessionsDoubtful);
+    for more in [set(Read, 0, 10, false), set(Write, 4, 5, false), set(Read, 9, 20, false)] {
+        assert_eq!(bench.op(A, more), Err(Error::WouldBlock));
+    }
+    assert_eq!(bench.op(A, set(Write, 0, 0, false)), Ok(Reply::Done));
+    assert_eq!(bench.op(A, set(Read, 2, 9, false)), Ok(Reply::Done));
+    bench.tell(Event::SessionEnded { session: SILENT });
+    assert_eq!(bench.op(B, set(Read, 2, 30, false)), Ok(Reply::Done));
+    assert_eq!(bench.op(B, set(Read, 1, 1, false)), Err(Error::WouldBlock));
+}
+
+#[test]
 fn locks_are_taken_on_inodes_that_are_there() {
     let mut bench = bench();
-    bench.tell(Event::Sessions { sessions: Vec::new() });
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
     let gone = InodeId::new(0, 7, 77);
     let lock = range(Write, 0, 9);
     assert_eq!(bench.op(A, LockOp::Set { inode: gone, lock, wait: true }), Err(Error::Stale));
@@ -222,7 +281,7 @@ fn locks_are_taken_on_inodes_that_are_there() {
 #[test]
 fn a_wait_ends_when_its_session_learns_that_the_file_is_gone() {
     let mut bench = bench();
-    bench.tell(Event::Sessions { sessions: Vec::new() });
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
     assert_eq!(bench.op(A, set(Write, 0, 9, false)), Ok(Reply::Done));
     let number = 7;
     is_waiting(bench.send(B, number, set(Write, 0, 0, true)).unwrap());

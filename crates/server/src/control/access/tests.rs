@@ -2,13 +2,14 @@
 
 use super::*;
 use crate::hosting::access::Access;
-use hekate_cluster::{BrickInfo, EmbeddedCoordinator, RingWish, SessionOwner, VolumeInfo};
+use crate::hosting::cluster_access::ClusterAccess;
+use hekate_cluster::{BrickInfo, EmbeddedCoordinator, RingWish, ServerInfo, SessionOwner, VolumeInfo};
 use hekate_control::{Request, Status, Stop};
-use hekate_proto::map::Mode;
-use hekate_proto::{BrickId, Incarnation, VolumeId};
+use hekate_proto::map::{Mode, ServerAddress};
+use hekate_proto::{BrickId, Incarnation, ServerId, VolumeId};
 use hekate_tls::{Credential, SealKey};
 use hekate_transport::RemotePeer;
-
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,6 +42,8 @@ impl Cluster {
             server: FIRST_SERVER,
             incarnation: Incarnation(1),
             openings: 0,
+            begun: 0,
+            restored: false,
             unopened: false,
         };
         registry.create_pool("p", &[brick]).unwrap();
@@ -65,6 +68,11 @@ impl Cluster {
         let endpoints: Vec<String> = networks.iter().map(|network| format!("tcp:{network}-host:7100")).collect();
         let named = endpoints.iter().cloned().zip(networks.iter().map(|network| network.to_string()));
         self.registry.announce(&endpoints, &named.collect()).unwrap();
+    }
+
+    /// The cluster as its first server reaches it.
+    fn reached(&self) -> ClusterAccess {
+        ClusterAccess::with_keys(self.registry.clone(), self.keys.clone()).unwrap()
     }
 
     fn access(&self) -> Access {
@@ -97,7 +105,7 @@ fn volume(name: &str, ring: &hekate_cluster::RingInfo) -> VolumeInfo {
         copies: 1,
         owner_uid: 1000,
         allowed_uids: vec![1001],
-        layers: Vec::new(),
+        graph: Default::default(),
         deleting: false,
         spread: 1,
         mode: Mode::Hsr,
@@ -107,16 +115,16 @@ fn volume(name: &str, ring: &hekate_cluster::RingInfo) -> VolumeInfo {
 
 fn peer(issued: &CredentialIssued, holder: Holder, network: &str) -> Peer {
     let serial = CertificateInfo::of(&pems(&issued.chain).unwrap()[0]).unwrap().serial;
-    Peer::Remote(RemotePeer { holder: Some(holder), serial, network: network.into() })
+    Peer::Remote(RemotePeer { holder: Some(holder), serial, network: network.into(), address: None })
 }
 
 fn stranger(network: &str) -> Peer {
-    Peer::Remote(RemotePeer { holder: None, serial: String::new(), network: network.into() })
+    Peer::Remote(RemotePeer { holder: None, serial: String::new(), network: network.into(), address: None })
 }
 
 fn server(number: u32, network: &str) -> Peer {
     let holder = Some(Holder::Server(ServerId(number)));
-    Peer::Remote(RemotePeer { holder, serial: "1".into(), network: network.into() })
+    Peer::Remote(RemotePeer { holder, serial: "1".into(), network: network.into(), address: None })
 }
 
 fn client_of(name: &str, volumes: &[&str]) -> ClientCreate {
@@ -126,7 +134,13 @@ fn client_of(name: &str, volumes: &[&str]) -> ClientCreate {
 
 fn enroll(token: &Token) -> Enroll {
     let (_, public) = Credential::make_key().unwrap();
-    Enroll { token: token.id.clone(), secret: token.secret.clone(), public_key: hex(&public), pool: Some("p".into()) }
+    Enroll {
+        token: token.id.clone(),
+        secret: token.secret.clone(),
+        public_key: hex(&public),
+        pool: Some("p".into()),
+        witness: false,
+    }
 }
 
 fn is_denied<T: std::fmt::Debug>(outcome: Result<T>, words: &str) -> bool {
@@ -134,6 +148,66 @@ fn is_denied<T: std::fmt::Debug>(outcome: Result<T>, words: &str) -> bool {
         eprintln!("{outcome:?} lacks {words:?}");
         false
     }
+}
+
+/// Keeps the lines that each thread logs.
+struct Lines;
+
+thread_local! {
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+impl log::Log for Lines {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        LINES.with_borrow_mut(|lines| lines.push(record.args().to_string()));
+    }
+
+    fn flush(&self) {}
+}
+
+/// The lines that this thread has logged since the last call.
+fn lines() -> Vec<String> {
+    if log::set_logger(&Lines).is_ok() {
+        log::set_max_level(log::LevelFilter::Warn);
+    }
+    LINES.take()
+}
+
+#[test]
+fn a_line_a_second_says_who_was_refused_and_why() {
+    lines();
+    let cluster = Cluster::new();
+    cluster.listens(&["front"]);
+    let ring = cluster.registry.rings().unwrap().remove(0);
+    let Peer::Remote(web) = cluster.client(client_of("web", &["v"]), "front") else { unreachable!() };
+    let web = Peer::Remote(RemotePeer { address: Some("10.0.0.9:4000".parse().unwrap()), ..web });
+    let status = Request::Control(Status {}.into());
+    let access = cluster.access();
+    access.may_use(&web, &volume("v", &ring)).unwrap();
+    access.may_ask(&web, &status).unwrap();
+    access.may_link(&server(2, "front")).unwrap();
+    assert!(access.logged::<()>(&web, Err(Error::invalid("x"))).is_err());
+    assert_eq!(lines(), [""; 0]);
+    let refused = access.may_use(&web, &volume("w", &ring)).unwrap_err();
+    assert_eq!(lines(), [format!("client web from 10.0.0.9:4000 at network front was refused: {refused}")]);
+    let refused = access.may_ask(&stranger("front"), &status).unwrap_err();
+    assert_eq!(lines(), [""; 0], "a second line within a second");
+    std::thread::sleep(Duration::from_millis(1100));
+    assert!(access.may_ask(&stranger("front"), &status).is_err());
+    let line =
+        format!("a process without a certificate at network front was refused: {refused} (1 more since the last line)");
+    assert_eq!(lines(), [line]);
+    let access = cluster.access();
+    assert!(access.may_use(&Peer::Local { uid: 1002 }, &volume("v", &ring)).is_err());
+    assert!(lines()[0].starts_with("a process of user 1002 was refused: "));
+    cluster.listens(&["front", "back"]);
+    let access = cluster.access();
+    assert!(access.may_link(&server(2, "front")).is_err());
+    assert!(lines()[0].starts_with("server 2 at network front was refused: "));
 }
 
 #[test]
@@ -197,6 +271,7 @@ fn a_client_may_what_its_record_says_until_it_is_revoked() {
     let newer = peer(&renewed, Holder::client("web").unwrap(), "front");
     let access = cluster.access();
     assert!(access.may_use(&web, &v).is_ok() && access.may_use(&newer, &v).is_ok());
+    assert!(!access.is_owner_revoked(&owner) && !access.is_owner_revoked(&SessionOwner::Uid(1000)));
     cluster.desk().revoke_client("web").unwrap();
     let access = cluster.access();
     for old in [&web, &newer] {
@@ -225,7 +300,11 @@ fn users_of_the_machine_are_told_by_their_ids() {
     }
     assert!(is_denied(access.may_use(&Peer::Local { uid: 1002 }, &volume("v", &ring)), "user 1002"));
     let stop = Request::Control(Stop {}.into());
-    assert!(is_denied(access.may_ask(&Peer::Local { uid: 1000 }, &stop), "need root"));
+    for uid in [1, 1000].into_iter().filter(|uid| *uid != own) {
+        assert!(is_denied(access.may_ask(&Peer::Local { uid }, &stop), "need root"));
+        access.may_ask(&Peer::Local { uid }, &Request::Control(Status {}.into())).unwrap();
+    }
+    assert_eq!(crate::hosting::access::uid_of(&stranger("front")), own);
     assert!(access.may_ask(&Peer::Local { uid: own }, &stop).is_ok());
 }
 
@@ -260,6 +339,137 @@ fn servers_have_a_network_of_their_own_where_there_are_several() {
     cluster.registry.set_servers_network("lab").unwrap();
     assert!(cluster.access().may_link(&server(2, "lab")).is_ok());
     assert!(cluster.access().may_link(&server(2, "back")).is_err());
+}
+
+#[test]
+fn a_client_that_another_server_has_made_or_renewed_is_known_at_once() {
+    let cluster = Cluster::new();
+    cluster.listens(&["front"]);
+    let (reached, status) = (cluster.reached(), Request::Control(Status {}.into()));
+    reached.refresh_access().unwrap();
+    let web = cluster.client(client_of("web", &["v"]), "front");
+    assert!(is_denied(reached.access.may_ask(&web, &status), "not known"));
+    assert!(!reached.access.is_revoked(&web), "its connections stay");
+    reached.meet(&web);
+    reached.access.may_ask(&web, &status).unwrap();
+    let (_, public) = Credential::make_key().unwrap();
+    let renewal = ClientRenew { name: "web".into(), life_s: None, public_key: hex(&public) };
+    let renewed = peer(&cluster.desk().renew_client(&renewal, false).unwrap(), Holder::client("web").unwrap(), "front");
+    assert!(reached.access.may_ask(&renewed, &status).is_err());
+    reached.meet(&renewed);
+    reached.access.may_ask(&renewed, &status).unwrap();
+    cluster.desk().revoke_client("web").unwrap();
+    reached.meet(&renewed);
+    reached.access.may_ask(&renewed, &status).expect("a known client is read with all others");
+    reached.refresh_access().unwrap();
+    assert!(is_denied(reached.access.may_ask(&renewed, &status), "revoked"));
+}
+
+#[test]
+fn certificates_that_expire_soon_are_logged_once_a_day() {
+    lines();
+    let cluster = Cluster::new();
+    cluster.listens(&["front"]);
+    let days = |count: u64| Some(count * 24 * 3600 + 600);
+    for (name, life_s) in [("soon", days(13)), ("late", days(15)), ("gone", days(1))] {
+        cluster.client(ClientCreate { life_s, ..client_of(name, &["v"]) }, "front");
+    }
+    cluster.desk().revoke_client("gone").unwrap();
+    let reached = cluster.reached();
+    reached.refresh_access().unwrap();
+    let line = "the certificate of client soon expires in 13 days: hekate client renew soon -o FILE";
+    assert_eq!(lines(), [line]);
+    reached.refresh_access().unwrap();
+    assert_eq!(lines(), [""; 0]);
+    let holders: Vec<String> = reached.expiries().into_iter().map(|ending| ending.holder).collect();
+    assert_eq!(holders, ["server-1", "client late", "client soon", "the issuing key", "the root"]);
+    let expiry = |holder| reached.expiries().into_iter().find(|ending| ending.holder == holder).unwrap().expires;
+    let now = authority::seconds(std::time::SystemTime::now());
+    for (holder, days) in [("server-1", 90), ("client soon", 13), ("the issuing key", 1825), ("the root", 3650)] {
+        assert_eq!((expiry(holder) + 3600 - now) / 86_400, days, "{holder}");
+    }
+}
+
+#[test]
+fn a_server_renews_its_own_certificate() {
+    let cluster = Cluster::new();
+    let reached = cluster.reached();
+    let serial = || reached.keys().unwrap().context().credential().unwrap().info().unwrap().serial;
+    let first = serial();
+    reached.refresh_access().unwrap();
+    assert_eq!(serial(), first, "it is not due");
+    let authority = authority::read(&cluster.registry, cluster.keys.seal()).unwrap();
+    let (key, public) = Credential::make_key().unwrap();
+    let issued = authority.issue(&Holder::Server(FIRST_SERVER), &public, Some(Duration::from_secs(3))).unwrap();
+    let short = Credential { chain: issued.chain, key, ..(*cluster.keys.context().credential().unwrap()).clone() };
+    cluster.keys.renew(short).unwrap();
+    let short = serial();
+    std::thread::sleep(Duration::from_millis(2500));
+    reached.refresh_access().unwrap();
+    assert!(serial() != short && serial() != first);
+    assert_eq!(
+        Keys::read(&cluster.directory).unwrap().context().credential().unwrap().info().unwrap().serial,
+        serial()
+    );
+}
+
+#[test]
+fn a_server_is_reached_at_the_network_of_servers_first() {
+    let cluster = Cluster::new();
+    let socket = cluster.directory.join("s").display().to_string();
+    let here = format!("unix:{socket}");
+    let networks = [("tcp:front-host:1", "front"), ("tcp:back-host:1", "back")];
+    let info = ServerInfo {
+        endpoints: [&here, "unix:/none/s", "tcp:front-host:1", "tcp:back-host:1"].map(String::from).to_vec(),
+        networks: networks.map(|(endpoint, network)| (endpoint.into(), network.into())).into(),
+        ..ServerInfo::new(ServerId(2))
+    };
+    let of = |reached: &ClusterAccess, info| -> Vec<String> {
+        reached.endpoints_of(info).iter().map(ToString::to_string).collect()
+    };
+    let reached = cluster.reached();
+    reached.refresh_access().unwrap();
+    assert_eq!(of(&reached, &info), ["tcp:front-host:1", "tcp:back-host:1", &here], "servers have no network");
+    cluster.listens(&["front", "back"]);
+    reached.refresh_access().unwrap();
+    assert_eq!(of(&reached, &info), ["tcp:back-host:1", &here]);
+    let only_front = ServerInfo {
+        endpoints: vec![here.clone(), "tcp:front-host:1".into()],
+        networks: [("tcp:front-host:1".into(), "front".into())].into(),
+        ..info.clone()
+    };
+    assert_eq!(of(&reached, &only_front), ["tcp:front-host:1", &here], "it was not served there yet");
+    let networks = reached.access.networks();
+    let networks: Vec<_> = networks.iter().map(|(endpoint, network)| (&endpoint[..], &network[..])).collect();
+    assert_eq!(networks, [("tcp:back-host:7100", "back"), ("tcp:front-host:7100", "front")]);
+    let local = ClusterAccess::of(cluster.registry.clone()).unwrap();
+    assert_eq!(of(&local, &info), [here], "without keys there is no TCP");
+}
+
+#[test]
+fn a_map_has_the_endpoints_that_its_reader_can_use() {
+    let cluster = Cluster::new();
+    cluster.listens(&["front", "back"]);
+    let reached = cluster.reached();
+    reached.refresh_access().unwrap();
+    let here = |name: &str| format!("unix:{}", cluster.directory.join(name).display());
+    let of = |peer: &Peer| {
+        let tcp = ["tcp:front-host:7100".to_string(), "tcp:back-host:7100".to_string()];
+        let endpoints = |own: &[String]| [own, &tcp].concat();
+        let address = |server, own: &[String]| ServerAddress { server: ServerId(server), endpoints: endpoints(own) };
+        let mut servers = [
+            address(1, &[here("s")]),
+            address(2, &[here("s"), here("t"), here("u")]),
+            address(3, &[here("u"), "unix:/none/s".into()]),
+        ];
+        reached.access.keep_usable(peer, ServerId(1), &mut servers);
+        servers.map(|address| address.endpoints)
+    };
+    let back = "tcp:back-host:7100".to_string();
+    let local = of(&Peer::Local { uid: 1000 });
+    assert_eq!(local, [vec![here("s"), back.clone()], vec![here("t"), back.clone()], vec![back]]);
+    let front = vec!["tcp:front-host:7100".to_string()];
+    assert_eq!(of(&stranger("front")), [front.clone(), front.clone(), front]);
 }
 
 #[test]

@@ -112,11 +112,14 @@ impl<'a> Paths<'a> {
 
     /// The path from the volume's root; `None` if no name was found for the inode or a directory above it.
     pub fn of(&mut self, volume: VolumeId, inode: &str) -> Option<String> {
-        let root = hex(ROOT);
+        let (root, system) = (hex(ROOT), hex(SYSTEM));
         let (mut path, mut at) = (String::new(), inode.to_string());
         for _ in 0..DEPTH_MAX {
             if at == root {
                 return Some(if path.is_empty() { "/".into() } else { path });
+            }
+            if at == system {
+                return Some(format!("{SYSTEM_PATH}{path}"));
             }
             if !self.names.contains_key(&at) {
                 self.look_for(volume, &at);

@@ -5,6 +5,7 @@ use super::look::Look;
 use super::model::Action;
 use super::tree::{Ends, Node};
 use crate::checkers::linearize::Operation;
+use crate::checkers::objects::is_of_objects;
 use crate::checkers::windows::windows;
 use crate::history::{Call, CallNumber, History};
 use hekate_proto::{Attr, DataOp, Entry, Error, InodeId, InodeOp, Name, NameOp, NewNode, NodeKind, Op, Reply};
@@ -20,7 +21,7 @@ pub fn operations(history: &History) -> (Vec<Operation<Action>>, Vec<Wrong>) {
     let known = Known::of(history);
     let mut operations = Vec::new();
     let mut wrong = known.given_twice(history);
-    for (number, call) in history.calls() {
+    for (number, call) in history.calls().filter(|(_, call)| !is_of_objects(&call.op)) {
         let actions = match call.settled() {
             None => Ok(known.change(number, &call.op, None).into_iter().collect()),
             Some(Ok(reply)) => known.answered(number, call, reply),
@@ -207,9 +208,17 @@ fn names_of(op: &NameOp) -> Vec<(InodeId, &Name)> {
         | NameOp::Unlink { dir, name, .. }
         | NameOp::Rmdir { dir, name } => vec![(*dir, name)],
         NameOp::Rename { dir, name, to_dir, to_name, .. } => vec![(*dir, name), (*to_dir, to_name)],
-        NameOp::List { .. } | NameOp::ListPart { .. } | NameOp::Stub { .. } | NameOp::CreateUnnamed { .. } => {
-            Vec::new()
-        }
+        NameOp::Put { .. }
+        | NameOp::Remove { .. }
+        | NameOp::MakePrefix { .. }
+        | NameOp::RemovePrefix { .. }
+        | NameOp::Join { .. }
+        | NameOp::Fetch { .. }
+        | NameOp::ListKeys { .. }
+        | NameOp::List { .. }
+        | NameOp::ListPart { .. }
+        | NameOp::Stub { .. }
+        | NameOp::CreateUnnamed { .. } => Vec::new(),
     }
 }
 
@@ -220,6 +229,13 @@ fn asked(op: &NameOp) -> Option<Change> {
         | NameOp::List { .. }
         | NameOp::ListPart { .. }
         | NameOp::Stub { .. }
+        | NameOp::Put { .. }
+        | NameOp::Remove { .. }
+        | NameOp::MakePrefix { .. }
+        | NameOp::RemovePrefix { .. }
+        | NameOp::Join { .. }
+        | NameOp::Fetch { .. }
+        | NameOp::ListKeys { .. }
         | NameOp::CreateUnnamed { .. } => return None,
         NameOp::Create { dir, name, node, exclusive, .. } => {
             let node = (InodeId::from_bits(0), node.kind());
@@ -276,6 +292,7 @@ fn inode_of(op: &Op) -> Option<InodeId> {
             | InodeOp::ListXattr { inode }
             | InodeOp::Accessed { inode }
             | InodeOp::Parent { inode }
+            | InodeOp::Fetch { inode, .. }
             | InodeOp::RemoveXattr { inode, .. } => Some(*inode),
         },
         Op::Data { op: DataOp::Read { inode, .. } | DataOp::Write { inode, .. } } => Some(*inode),

@@ -43,6 +43,8 @@ fn inode(kind: NodeKind) -> InodeRecord {
         grant_limit: 0,
         has_capability: false,
         has_xattrs: false,
+        etag: Bytes::new(),
+        implied: false,
     }
 }
 

@@ -54,8 +54,8 @@ fn name_is_wrong(found: &Found, dir: InodeId, position: Position, name: &Name, r
 
 fn directory_is_wrong(id: InodeId, inode: &InodeRecord, dirs: &[InodeId]) -> Option<String> {
     match dirs {
-        [] if id == ROOT => None,
-        _ if id == ROOT => Some("a name leads to the root".into()),
+        [] if [ROOT, SYSTEM].contains(&id) => None,
+        _ if [ROOT, SYSTEM].contains(&id) => Some("a name leads to the root or the system directory".into()),
         [] => Some(format!("the directory {id:?} has no name")),
         [parent] if *parent == inode.parent => None,
         [parent] => Some(format!("the directory {id:?} has its name in {parent:?}, but says {:?}", inode.parent)),
@@ -126,8 +126,8 @@ fn unreachable(found: &Found) -> Vec<String> {
     for ((dir, _, _), record) in &found.names {
         below.entry(*dir).or_default().push(record.inode);
     }
-    let mut reached = BTreeSet::from([ROOT]);
-    let mut left = vec![ROOT];
+    let mut reached = BTreeSet::from([ROOT, SYSTEM]);
+    let mut left = vec![ROOT, SYSTEM];
     while let Some(dir) = left.pop() {
         left.extend(below.get(&dir).into_iter().flatten().filter(|inode| reached.insert(**inode)));
     }

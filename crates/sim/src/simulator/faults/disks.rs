@@ -80,6 +80,8 @@ impl World {
             server: ServerId(server + 1),
             incarnation: Incarnation(1),
             openings: 0,
+            begun: 0,
+            restored: false,
             unopened: false,
         }
     }

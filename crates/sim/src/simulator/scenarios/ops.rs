@@ -17,6 +17,20 @@ pub fn file(dir: InodeId, text: &str) -> Op {
     create(dir, text, NewNode::File, 7)
 }
 
+/// A new file without a name.
+pub fn unnamed(dir: InodeId) -> Op {
+    let (mode, uid, gid, linkable) = (0o755, 1, 1, true);
+    Op::Name { op: NameOp::CreateUnnamed { dir, mode, uid, gid, umask: 0, linkable, seed: 7 } }
+}
+
+/// An exclusive lock of the whole file, without waiting.
+pub fn write_lock(inode: InodeId) -> Op {
+    let (kind, style, owner) = (LockKind::Write, LockStyle::Posix, LockOwner(1));
+    Op::Lock {
+        op: LockOp::Set { inode, lock: Lock { kind, style, start: 0, end: LOCK_END, owner, pid: 0 }, wait: false },
+    }
+}
+
 /// A new directory whose inode and names rest in `partition` of `count`.
 pub fn directory(dir: InodeId, text: &str, partition: u32, count: u32) -> Op {
     let position = PartitionNumber(partition).first_position(count);

@@ -277,6 +277,15 @@ impl Stage {
         self.world.apart.clear();
     }
 
+    /// A server cannot list the sessions that others have opened, until [`Stage::show_sessions`].
+    pub fn hide_sessions(&mut self, server: u32) {
+        self.world.without_sessions.insert(server);
+    }
+
+    pub fn show_sessions(&mut self) {
+        self.world.without_sessions.clear();
+    }
+
     /// Machines lose their power at the same moment, and with it the data that is not on stable storage.
     pub fn cut_power(&mut self, machines: &[u32]) {
         self.kill(machines);
@@ -406,6 +415,7 @@ impl Stage {
     pub fn whole_and_judged(mut self) {
         self.release();
         self.join_again();
+        self.show_sessions();
         let down: Vec<u32> = self.down.iter().copied().collect();
         self.come_back(&down);
         become_whole(&mut self.world).and_then(|()| examine(&mut self.world)).unwrap();

@@ -5,10 +5,10 @@ use crate::simulator::settings::workload::Micros;
 use crate::simulator::threads;
 use crate::simulator::world::{Event, Later, World};
 use hekate_cluster::Coordinator;
-use hekate_cluster::coordinator::{Expect, Listing, Outcome, Revision, Watched, Write};
+use hekate_cluster::coordinator::{Changed, Expect, Known, Listing, Outcome, Revision, Watched, Write};
 use hekate_proto::{Error, Result};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,6 +25,7 @@ const CHANGES_KEPT: usize = 64;
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
 /// Keys of rings and their views.
 const RINGS: &str = "/rings/";
+const SESSIONS: &str = "/sessions/";
 /// The key of the threads that watch: neither an address nor a message has it.
 const WATCHES: u64 = 1 << 61;
 
@@ -105,11 +106,21 @@ impl Store {
         }
     }
 
-    /// What has changed below the prefixes after a revision. `None`: the changes are not retained.
+    /// What has changed below a prefix, as [`Coordinator::changes`] returns it.
+    fn changed_since(&mut self, prefix: &str, after: Option<Revision>, now: Micros) -> Changed {
+        let keys = after.and_then(|after| self.changes(&[prefix.into()], after.0, now));
+        let Some(keys) = keys else { return self.list(prefix, now).into() };
+        let keys: BTreeSet<String> = keys.into_iter().collect();
+        let pairs = keys.into_iter().map(|key| (key.clone(), self.get(&key, now))).collect();
+        Changed { pairs, revision: Revision(self.revision), is_partial: true }
+    }
+
+    /// What has changed below the prefixes after a revision. `None`: the changes are not retained, or there is no such
+    /// revision yet.
     fn changes(&mut self, prefixes: &[String], after: u64, now: Micros) -> Option<Vec<String>> {
         self.expire(now);
         let first = self.changes.front().map_or(self.revision + 1, |(revision, _)| *revision);
-        if after + 1 < first && after < self.revision {
+        if after > self.revision || after + 1 < first && after < self.revision {
             return None;
         }
         let is_watched = |key: &String| prefixes.iter().any(|prefix| key.starts_with(prefix));
@@ -256,8 +267,25 @@ impl Coordinator for Reached {
     }
 
     fn list(&self, prefix: &str) -> Result<Listing> {
+        let server = self.server;
+        let is_hidden = prefix == SESSIONS
+            && threads::in_world(move |world: &mut World| world.without_sessions.contains(&server)).unwrap_or_default();
+        if is_hidden {
+            return Err(late());
+        }
         let prefix = prefix.to_string();
         self.read(move |store, now| store.list(&prefix, now))
+    }
+
+    fn changes(&self, known: &[Known<'_>]) -> Result<Vec<Changed>> {
+        let known: Vec<_> = known.iter().map(|known| (known.prefix.to_string(), known.after)).collect();
+        let changes: Vec<Changed> = self.read(move |store, now| {
+            known.iter().map(|(prefix, after)| store.changed_since(prefix, *after, now)).collect()
+        })?;
+        let is_partial = changes.iter().all(|part| part.is_partial);
+        let what = if is_partial { "readings of changes of records" } else { "readings of all records" };
+        threads::in_world(move |world: &mut World| world.report.count(what));
+        Ok(changes)
     }
 
     fn transact(&self, expect: &[Expect<'_>], writes: &[Write<'_>]) -> Result<Outcome> {
@@ -308,3 +336,6 @@ impl Coordinator for Reached {
         threads::in_world(|world: &mut World| world.wake(WATCHES));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,10 +6,9 @@ use crate::cli::Cli;
 use crate::paths::Paths;
 use hekate_brick::Identity;
 use hekate_brick::inspect::Contents;
-use hekate_cluster::{EmbeddedCoordinator, Registry};
 use hekate_proto::{BrickId, DataId, Position, RingId, ShardId, VolumeId};
+use hekate_server::state_directory::records_of;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Known {
@@ -36,8 +35,7 @@ impl Known {
     }
 
     fn read(cli: &Cli, identity: &Identity) -> Option<Self> {
-        let path = Paths::of(cli).ok()?.coordinator();
-        let registry = Registry::new(Arc::new(EmbeddedCoordinator::open(&path).ok()?));
+        let registry = records_of(&Paths::of(cli).ok()?.state).ok()?;
         if registry.cluster().ok()? != identity.cluster {
             return None;
         }

@@ -280,7 +280,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Copies attributes of users. Others (`security.`, `trusted.`) have a meaning on the machine where they were set.
+    /// Copies attributes of users, and those that doors for objects set, as attributes of users. Others (`security.`, `trusted.`) have a meaning on the machine where they were set.
     fn attributes(&mut self, id: InodeId, file: BorrowedFd, path: &[u8]) -> Result<(), Failure> {
         let all = Key::xattr(self.ring, self.volume, id, b"");
         let mut found = Vec::new();
@@ -292,6 +292,7 @@ impl Walk<'_> {
             self.find(Finding::Damaged, path, &format!("extended attributes: {error}"));
         }
         for (name, value) in found {
+            let name = if name.starts_with(b"hekate.") { [b"user.", &name[..]].concat().into() } else { name };
             let shown = String::from_utf8_lossy(&name).into_owned();
             match value {
                 Err(error) => self.find(Finding::Damaged, path, &format!("the attribute {shown}: {error}")),
@@ -315,7 +316,9 @@ impl Walk<'_> {
         let tops = inodes.directories.iter().filter(|id| !named(id));
         // A second pass for directories that lie too deep, or in a loop of directories.
         let rest = inodes.directories.iter().filter(|id| named(id));
-        let all: Vec<InodeId> = tops.chain(rest).chain(&inodes.files).copied().filter(|id| *id != ROOT).collect();
+        let is_empty = self.names(SYSTEM, b"").is_empty();
+        let is_lost = |id: &InodeId| *id != ROOT && (*id != SYSTEM || !is_empty);
+        let all: Vec<InodeId> = tops.chain(rest).chain(&inodes.files).copied().filter(is_lost).collect();
         let mut found = None;
         for id in all {
             if self.done.contains(&id) {

@@ -105,10 +105,11 @@ impl Files<'_> {
         let mut path = if key.kind() == Some(Kind::Name) { vec![key.rest().to_vec()] } else { Vec::new() };
         let mut at = inode;
         for _ in 0..DEPTH_MAX {
-            if at == ROOT {
+            if at == ROOT || at == SYSTEM {
                 path.reverse();
                 let text: Vec<String> = path.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-                return Some(format!("/{}", text.join("/")));
+                let top = if at == SYSTEM { SYSTEM_PATH } else { "" };
+                return Some(format!("{top}/{}", text.join("/")));
             }
             let (directory, name) = match self.names.get(&(volume, at)) {
                 Some(found) => found.clone()?,

@@ -6,12 +6,12 @@ use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::paths::Paths;
 use hekate_brick::inspect::{Contents, PartitionAddress};
-use hekate_cluster::{BrickInfo, EmbeddedCoordinator, Registry, RingInfo};
+use hekate_cluster::{BrickInfo, RingInfo};
 use hekate_proto::map::View;
 use hekate_proto::{BrickId, Epoch, Error, PartitionNumber, RingId, Sequence, VolumeId};
+use hekate_server::state_directory::records_of;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// The records of this server's coordinator.
 pub struct Known {
@@ -45,8 +45,7 @@ impl Known {
     ///
     /// The records are needed and cannot be read, or a server has them open.
     pub fn read(cli: &Cli, needed: bool) -> Result<Option<Self>, Failure> {
-        let path = Paths::of(cli)?.coordinator();
-        match Self::open(&path) {
+        match Self::open(&Paths::of(cli)?.state) {
             Ok(known) => Ok(Some(known)),
             Err(_) if !needed => Ok(None),
             Err(Error::Unavailable { what }) => {
@@ -61,8 +60,8 @@ impl Known {
         }
     }
 
-    fn open(path: &std::path::Path) -> hekate_proto::Result<Self> {
-        let registry = Registry::new(Arc::new(EmbeddedCoordinator::open(path)?));
+    fn open(state: &std::path::Path) -> hekate_proto::Result<Self> {
+        let registry = records_of(state)?;
         let volumes = registry.volumes()?.into_iter().map(|volume| (volume.volume, volume.name)).collect();
         let mut bricks = registry.bricks()?;
         bricks.sort_by(|a, b| a.directory.cmp(&b.directory));

@@ -1,0 +1,221 @@
+//! `hekate s3`: the S3 door of volumes, and its access keys.
+
+mod bucket;
+pub mod doors;
+mod gc;
+pub mod keys;
+mod serve;
+
+use crate::cli::{Cli, S3, S3Enable, S3Key, S3KeyCreate};
+use crate::commands::client::date;
+use crate::commands::control::{ask, look};
+use crate::commands::translator;
+use crate::failure::Failure;
+use crate::output;
+use crate::paths::{Paths, elsewhere, endpoints_of, unreachable};
+use hekate_client::{OpenOptions, Volume};
+use hekate_control::s3 as calls;
+use hekate_control::s3::{S3DoorStatus, S3KeyCreated, S3KeyStatus};
+use hekate_proto::Error;
+use hekate_transport::{Endpoint, TlsContext};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a server may take to open its door.
+const OPEN_PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub fn s3(cli: &Cli, command: &S3) -> Result<(), Failure> {
+    match command {
+        S3::Enable(options) => enable(cli, options),
+        S3::Disable { volume } => disable(cli, volume),
+        S3::List => list(cli),
+        S3::Key(command) => key(cli, command),
+        S3::Bucket(command) => bucket::bucket(cli, command),
+        S3::Serve(options) => serve::serve(cli, options),
+        S3::Gc(options) => gc::gc(cli, options),
+    }
+}
+
+/// How a volume is reached.
+struct Way {
+    /// The servers' endpoints, in the order in which they are tried.
+    endpoints: Vec<Endpoint>,
+    elsewhere: Option<Arc<TlsContext>>,
+}
+
+impl Way {
+    fn of(cli: &Cli) -> Result<Self, Failure> {
+        let paths = Paths::of(cli)?;
+        let server = cli.server.as_deref();
+        Ok(Self { endpoints: endpoints_of(&paths, server)?, elsewhere: elsewhere(&paths, server)? })
+    }
+
+    /// Opens the volume at the first server that answers.
+    fn open(&self, cli: &Cli, name: &str) -> Result<Arc<Volume>, Failure> {
+        let catalogue = Some(translator::catalogue(&Paths::of(cli)?));
+        let options = OpenOptions { elsewhere: self.elsewhere.clone(), catalogue, ..OpenOptions::default() };
+        let mut away = String::new();
+        for endpoint in &self.endpoints {
+            match Volume::open(endpoint.clone(), name, &options) {
+                Err(Error::Unavailable { what }) => away = what,
+                opened => return Ok(Arc::new(opened?)),
+            }
+        }
+        Err(unreachable(&Paths::of(cli)?, cli.state.as_deref(), cli.server.as_deref(), &away))
+    }
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    let whole = std::path::absolute(path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
+    whole.into_os_string().into_string().map_err(|_| Failure::usage("the name of a file is not UTF-8"))
+}
+
+fn enable(cli: &Cli, options: &S3Enable) -> Result<(), Failure> {
+    let listen = &options.listen;
+    let call = calls::S3Enable {
+        volume: options.volume.clone(),
+        listen: listen.listen.iter().map(ToString::to_string).collect(),
+        plain: listen.http,
+        certificate: listen.certificate.as_deref().map(text).transpose()?,
+        key: listen.key.as_deref().map(text).transpose()?,
+        names: options.names.clone(),
+        domain: listen.domain.clone(),
+        region: Some(listen.region.clone()),
+    };
+    let mut status = ask(cli, call)?;
+    let begun = Instant::now();
+    while status.open.is_empty() && begun.elapsed() < OPEN_PATIENCE {
+        std::thread::sleep(PAUSE);
+        let all = ask(cli, calls::S3List {})?;
+        status = all.into_iter().find(|door| door.volume == options.volume).unwrap_or(status);
+        if let Some(why) = &status.failure {
+            return Err(Failure::new(69, format!("the S3 door of {} is not open here: {why}", options.volume)));
+        }
+    }
+    if cli.json {
+        output::json(&status);
+        return Ok(());
+    }
+    match status.open.is_empty() {
+        true => println!("the S3 door of {} opens within a few seconds; `hekate s3 list` shows it", options.volume),
+        false => println!("the S3 door of {} is open at {}", options.volume, addresses(&status)),
+    }
+    println!("next: hekate s3 key create {}", options.volume);
+    Ok(())
+}
+
+fn addresses(status: &S3DoorStatus) -> String {
+    let scheme = if status.tls == "none" { "http" } else { "https" };
+    status.open.iter().map(|address| format!("{scheme}://{address}")).collect::<Vec<_>>().join(" ")
+}
+
+fn disable(cli: &Cli, volume: &str) -> Result<(), Failure> {
+    ask(cli, calls::S3Disable { volume: volume.into() })?;
+    match cli.json {
+        true => output::json(&serde_json::json!({ "volume": volume })),
+        false => println!("the S3 door of {volume} is closed, within 2 s at each server"),
+    }
+    Ok(())
+}
+
+fn list(cli: &Cli) -> Result<(), Failure> {
+    let doors = look(cli, calls::S3List {})?;
+    if cli.json {
+        output::json(&doors);
+        return Ok(());
+    }
+    let row = |door: &S3DoorStatus| {
+        let state = match (&door.failure, door.open.is_empty()) {
+            (Some(why), _) => format!("closed: {why}"),
+            (None, true) => "opening".into(),
+            (None, false) => "open".into(),
+        };
+        let domain = door.domain.clone().unwrap_or_else(|| "-".into());
+        vec![door.volume.clone(), door.listen.join(" "), door.tls.clone(), domain, door.region.clone(), state]
+    };
+    let rows: Vec<Vec<String>> = doors.iter().map(row).collect();
+    output::table(&["VOLUME", "LISTEN", "TLS", "DOMAIN", "REGION", "HERE"], &rows);
+    Ok(())
+}
+
+fn key(cli: &Cli, command: &S3Key) -> Result<(), Failure> {
+    match command {
+        S3Key::Create(options) => create_key(cli, options),
+        S3Key::List { volume } => list_keys(cli, volume.clone()),
+        S3Key::Disable { id } => set_key(cli, id, true),
+        S3Key::Enable { id } => set_key(cli, id, false),
+        S3Key::Delete { id } => {
+            ask(cli, calls::S3KeyDelete { id: id.clone() })?;
+            match cli.json {
+                true => output::json(&serde_json::json!({ "id": id })),
+                false => println!("access key {id} is deleted, within 2 s at each server"),
+            }
+            Ok(())
+        }
+    }
+}
+
+fn create_key(cli: &Cli, options: &S3KeyCreate) -> Result<(), Failure> {
+    let secret = options.secret_file.as_deref().map(secret_in).transpose()?;
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let uid = options.uid.unwrap_or(uid);
+    let made = ask(
+        cli,
+        calls::S3KeyCreate {
+            volume: options.volume.clone(),
+            user: options.user.clone().unwrap_or_else(|| format!("uid {uid}")),
+            uid,
+            gid: options.gid.unwrap_or(gid),
+            read_only: options.read_only,
+            buckets: (!options.buckets.is_empty()).then(|| options.buckets.iter().cloned().collect()),
+            id: options.id.clone(),
+            secret,
+        },
+    )?;
+    let S3KeyCreated { id, secret } = made;
+    if cli.json {
+        output::json(&serde_json::json!({ "id": id, "secret": secret }));
+    } else {
+        println!("access key id:     {id}");
+        println!("secret access key: {secret}");
+        println!("The secret is not shown again.");
+    }
+    Ok(())
+}
+
+fn secret_in(path: &Path) -> Result<String, Failure> {
+    let read = std::fs::read_to_string(path);
+    read.map(|text| text.trim().to_string()).map_err(|e| Failure::new(66, format!("{}: {e}", path.display())))
+}
+
+fn list_keys(cli: &Cli, volume: Option<String>) -> Result<(), Failure> {
+    let keys = ask(cli, calls::S3KeyList { volume })?;
+    if cli.json {
+        output::json(&keys);
+        return Ok(());
+    }
+    let row = |key: &S3KeyStatus| {
+        let one = |(bucket, write): (&String, &bool)| format!("{bucket}:{}", if *write { "write" } else { "read" });
+        let buckets =
+            key.buckets.as_ref().map_or("all".into(), |all| all.iter().map(one).collect::<Vec<_>>().join(" "));
+        let rights = if key.read_only { "reads" } else { "reads and writes" };
+        let state = if key.disabled { "disabled" } else { "enabled" };
+        let owner = format!("{} ({}:{})", key.user, key.uid, key.gid);
+        vec![key.id.clone(), key.volume.clone(), owner, rights.into(), buckets, state.into(), date(key.created)]
+    };
+    let rows: Vec<Vec<String>> = keys.iter().map(row).collect();
+    output::table(&["KEY", "VOLUME", "USER", "RIGHTS", "BUCKETS", "STATE", "MADE"], &rows);
+    Ok(())
+}
+
+fn set_key(cli: &Cli, id: &str, disabled: bool) -> Result<(), Failure> {
+    let status = ask(cli, calls::S3KeySet { id: id.into(), disabled })?;
+    let word = if disabled { "refused" } else { "accepted" };
+    match cli.json {
+        true => output::json(&status),
+        false => println!("access key {id} is {word}, within 2 s at each server"),
+    }
+    Ok(())
+}

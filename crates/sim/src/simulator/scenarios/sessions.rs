@@ -1,0 +1,53 @@
+//! Sessions that a leader does not know, since other servers opened them while it was split off.
+
+use super::ops::*;
+use super::stage::Stage;
+use hekate_proto::*;
+
+/// Server 0 does not reach the coordinator, and two clients open the volume at server 1, which leads. The heartbeats of
+/// the first one are held back.
+fn split() -> (Stage, u32, u32) {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    stage.cut_off(0);
+    stage.until_led_by(0, 1);
+    let (ann, bob) = (stage.client(), stage.client());
+    stage.catch_request(ann, |op| matches!(op, Op::Volume { op: VolumeOp::Heartbeat { .. } }));
+    (stage, ann, bob)
+}
+
+/// Server 0 leads again, and cannot read the sessions.
+fn rejoin(stage: &mut Stage) {
+    stage.hide_sessions(0);
+    stage.join_again();
+    stage.until_led_by(0, 0);
+}
+
+/// R19. The lock that a client holds is granted to no other one before it has restored it.
+#[test]
+fn a_leader_that_was_split_off_grants_nothing_before_it_has_read_the_sessions() {
+    let (mut stage, ann, bob) = split();
+    let inode = inode_in(stage.does(ann, file(ROOT, "f")));
+    stage.does(ann, write_lock(inode));
+    rejoin(&mut stage);
+    let wanted = stage.ask(bob, write_lock(inode));
+    stage.pass(1_500_000);
+    assert!(!stage.is_answered(wanted));
+    stage.release();
+    stage.show_sessions();
+    assert_eq!(stage.answer(wanted), Err(Error::WouldBlock));
+    stage.whole_and_judged();
+}
+
+/// A client that the leader does not know may have a file without a name open. The other one has said that it has not.
+#[test]
+fn a_leader_that_was_split_off_collects_no_orphan_before_it_has_read_the_sessions() {
+    let (mut stage, ann, _) = split();
+    let inode = inode_in(stage.does(ann, unnamed(ROOT)));
+    stage.does(ann, write(inode, 0, 4096, 1));
+    rejoin(&mut stage);
+    stage.pass(3_000_000);
+    stage.show_sessions();
+    stage.pass(3_000_000);
+    assert_eq!(bytes_in(stage.does(ann, read(inode, 0, 4096))), vec![1; 4096]);
+    stage.whole_and_judged();
+}

@@ -1,0 +1,1 @@
+"""Reads the vocabulary of crates/proto and writes it in other languages."""

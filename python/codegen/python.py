@@ -1,0 +1,574 @@
+"""Writes python/hekate/ops.py: classes with an encoder and a decoder that have no loop over fields.
+
+Fields of a fixed width that follow each other, also over the borders of nested structs and with the length of the
+byte string behind them, are packed and unpacked by one precompiled struct.Struct."""
+
+from .rust import camel
+
+FORMATS = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q"}
+# Where two Rust types have one name, or a Rust name is a keyword of Python.
+RENAMED_TYPES = {"Allocate": "AllocateMode"}
+RENAMED_FIELDS = {"from": "from_"}
+
+
+def class_of(name):
+    return RENAMED_TYPES.get(name, name)
+
+
+def attribute(field):
+    return RENAMED_FIELDS.get(field.name, field.name)
+
+
+class Code:
+    """Lines of a function body, and the fixed-width fields that wait to be packed or unpacked at once."""
+
+    def __init__(self, writer, depth=1):
+        self.writer, self.depth, self.lines, self.pending, self.count = writer, depth, [], [], 0
+
+    def line(self, text):
+        self.lines.append("    " * self.depth + text)
+
+    def local(self):
+        self.count += 1
+        return f"v{self.count}"
+
+    def text(self):
+        return "\n".join(self.lines)
+
+
+class Decoder(Code):
+    def fixed(self, code):
+        name = self.local()
+        self.pending.append((code, name))
+        return name
+
+    def flush(self):
+        if self.pending:
+            codes = "".join(code for code, _ in self.pending)
+            names = ", ".join(name for _, name in self.pending)
+            comma = "," if len(self.pending) == 1 else ""
+            unpack, size = self.writer.run(codes)
+            self.line(f"{names}{comma} = _u{unpack}(buf, pos)")
+            self.line(f"pos += {size}")
+            self.pending = []
+
+    def read(self, kind):
+        """An expression of the next value, valid once everything is flushed."""
+        name, types = kind[0], self.writer.vocabulary.types
+        if name in FORMATS:
+            return self.fixed(FORMATS[name])
+        if name == "u128":
+            low, high = self.fixed("Q"), self.fixed("Q")
+            return f"{low} | {high} << 64"
+        if name == "bool":
+            return f"_BOOLS[{self.fixed('B')}]"
+        if name in ("bytes", "name", "string"):
+            return self.read_bytes(name)
+        if name == "option":
+            return self.read_option(kind[1])
+        if name == "vec":
+            return self.read_list(kind[1])
+        if name == "tuple":
+            return "(" + ", ".join(self.read(part) for part in kind[1:]) + ")"
+        found = types[kind[1]]
+        if found.kind == "newtype":
+            return self.read((found.inner,))
+        if found.kind == "struct":
+            return f"{class_of(found.name)}({', '.join(self.read(field.type) for field in found.fields)})"
+        if found.is_plain:
+            return f"_{class_of(found.name)}s[{self.fixed('B')}]"
+        self.flush()
+        value = self.local()
+        self.line(f"{value}, pos = _take_{class_of(found.name)}(buf, pos, end)")
+        return value
+
+    def read_bytes(self, name):
+        length, value = self.fixed("I"), self.local()
+        self.flush()
+        self.line(f"{value} = buf[pos:pos + {length}]")
+        self.line(f"pos += {length}")
+        if name == "name":
+            self.line(f"if {value} in _NO_NAMES or {length} > 255 or b'/' in {value} or b'\\0' in {value}:")
+            self.line(f"    raise _bad_name({value})")
+        return f"{value}.decode()" if name == "string" else value
+
+    def read_option(self, inner):
+        flag, value = self.fixed("B"), self.local()
+        self.flush()
+        self.line(f"{value} = None")
+        self.line(f"if _BOOLS[{flag}]:")
+        self.depth += 1
+        expression = self.read(inner)
+        self.flush()
+        self.line(f"{value} = {expression}")
+        self.depth -= 1
+        return value
+
+    def read_list(self, inner):
+        length, value = self.fixed("I"), self.local()
+        self.flush()
+        self.line(f"if {length} > end - pos:")
+        self.line('    raise Malformed("the count of a list is higher than the number of bytes left")')
+        self.line(f"{value} = []")
+        self.line(f"for _ in range({length}):")
+        self.depth += 1
+        expression = self.read(inner)
+        self.flush()
+        self.line(f"{value}.append({expression})")
+        self.depth -= 1
+        return value
+
+
+class Encoder(Code):
+    def fixed(self, code, expression):
+        self.pending.append((code, expression))
+
+    def flush(self):
+        if self.pending:
+            codes = "".join(code for code, _ in self.pending)
+            if all(expression.isdigit() for _, expression in self.pending) and set(codes) == {"B"}:
+                self.line(f"add({bytes(int(e) for _, e in self.pending)!r})")
+            else:
+                pack, _ = self.writer.run(codes)
+                self.line(f"add(_p{pack}({', '.join(expression for _, expression in self.pending)}))")
+            self.pending = []
+
+    def put(self, kind, value):
+        name, types = kind[0], self.writer.vocabulary.types
+        if name in FORMATS:
+            self.fixed(FORMATS[name], value)
+        elif name == "u128":
+            self.fixed("Q", f"{value} & _LOW"), self.fixed("Q", f"{value} >> 64")
+        elif name == "bool":
+            self.fixed("B", f"1 if {value} else 0")
+        elif name in ("bytes", "name", "string"):
+            self.put_bytes(name, value)
+        elif name == "option":
+            local = self.bind(value)
+            self.fixed("B", f"{local} is not None")
+            self.flush()
+            self.line(f"if {local} is not None:")
+            self.nested(kind[1], local)
+        elif name == "vec":
+            local, item = self.bind(value), self.local()
+            self.fixed("I", f"len({local})")
+            self.flush()
+            self.line(f"for {item} in {local}:")
+            self.nested(kind[1], item)
+        elif name == "tuple":
+            names = [self.local() for _ in kind[1:]]
+            self.line(f"{', '.join(names)} = {value}")
+            for part, local in zip(kind[1:], names):
+                self.put(part, local)
+        else:
+            self.put_named(types[kind[1]], value)
+
+    def put_named(self, found, value):
+        if found.kind == "newtype":
+            self.put((found.inner,), value)
+        elif found.kind == "struct":
+            local = self.bind(value)
+            for field in found.fields:
+                self.put(field.type, f"{local}.{attribute(field)}")
+        elif found.is_plain:
+            self.fixed("B", value)
+        else:
+            self.flush()
+            self.line(f"{value}._put(add)")
+
+    def put_bytes(self, name, value):
+        local = self.local()
+        check = {"name": "_name({})", "string": "{}.encode('utf-8', 'replace')", "bytes": "_bytes({})"}[name]
+        self.line(f"{local} = {check.format(value)}")
+        self.fixed("I", f"len({local})")
+        self.flush()
+        self.line(f"add({local})")
+
+    def nested(self, kind, value):
+        self.depth += 1
+        self.put(kind, value)
+        self.flush()
+        self.depth -= 1
+
+    def bind(self, value):
+        if value.isidentifier() and value != "self":
+            return value
+        local = self.local()
+        self.line(f"{local} = {value}")
+        return local
+
+
+class Writer:
+    """The text of ops.py."""
+
+    def __init__(self, vocabulary):
+        self.vocabulary, self.runs, self.body = vocabulary, {}, []
+
+    def run(self, codes):
+        """Number and size of the struct for these fields."""
+        number = self.runs.setdefault(codes, len(self.runs))
+        return number, sum({"B": 1, "H": 2, "I": 4, "Q": 8, "q": 8}[code] for code in codes)
+
+    def add(self, text):
+        if text is not None:
+            self.body.append(text)
+
+    def text(self):
+        for name in self.vocabulary.reachable():
+            self.add_type(self.vocabulary.types[name])
+        for op in self.vocabulary.ops:
+            self.add_op(op)
+        for reply in self.vocabulary.replies:
+            self.add_reply(reply)
+        self.add_tables()
+        self.add_errors()
+        self.add_next()
+        runs = []
+        for codes, number in self.runs.items():
+            runs.append(f'_s{number} = Struct("<{codes}")')
+            runs.append(f"_p{number}, _u{number} = _s{number}.pack, _s{number}.unpack_from")
+        return HEAD + "\n".join(runs) + "\n" + "\n".join(self.body) + "\n"
+
+    def add_type(self, found):
+        if found.kind == "newtype":
+            self.add(f'{found.name} = NewType("{found.name}", int)')
+        elif found.kind == "struct":
+            self.add_class(found.name, "Value", found.fields, found.doc)
+        elif found.is_plain:
+            self.add_plain_enum(found)
+        else:
+            self.add_enum(found)
+
+    def add_plain_enum(self, found):
+        name = class_of(found.name)
+        self.add(f"\n\nclass {name}(IntEnum):")
+        self.add(docstring(found.doc))
+        for variant in found.variants:
+            self.add(f"    {variant.name} = {variant.number}")
+        self.add(f"\n\n_{name}s = {{item.value: item for item in {name}}}")
+
+    def add_enum(self, found):
+        name = class_of(found.name)
+        self.add(f"\n\nclass {name}(Value):")
+        self.add(docstring(found.doc))
+        self.add("    __slots__ = ()")
+        for variant in found.variants:
+            put = Encoder(self, 2)
+            put.fixed("B", str(variant.number))
+            self.add_class(f"_{name}{variant.name}", name, variant.fields, variant.doc, put, variant.name)
+            self.add(f'_{name}{variant.name}.__qualname__ = "{name}.{variant.name}"')
+            call = "" if variant.fields else "()"
+            self.add(f"{name}.{variant.name} = _{name}{variant.name}{call}")
+            if not variant.fields:
+                self.add(f"_{name}{variant.name}.__reduce__ = lambda self: (_variant, ({name}, {variant.name!r}))")
+                self.add(f"_{name}{variant.name}.__repr__ = lambda self: '{name}.{variant.name}'")
+        self.add(f"\n\ndef _take_{name}(buf, pos, end):")
+        self.add("    number = buf[pos]\n    pos += 1")
+        for variant in found.variants:
+            self.add(f"    if number == {variant.number}:")
+            take = Decoder(self, 2)
+            values = [take.read(field.type) for field in variant.fields]
+            take.flush()
+            value = f"_{name}{variant.name}({', '.join(values)})" if values else f"{name}.{variant.name}"
+            take.line(f"return {value}, pos")
+            self.add(take.text())
+        self.add(f'    raise Malformed(f"an unknown {name}: {{number}}")')
+
+    def add_class(self, name, base, fields, doc, put=None, tag=None, op=None):
+        names = [attribute(field) for field in fields]
+        self.add(f"\n\nclass {name}({base}):")
+        self.add(docstring(doc))
+        self.add(f"    __slots__ = {tuple(names)!r}")
+        self.add(f"    _fields = {tuple(names)!r}")
+        if tag:
+            self.add(f"    name = {tag!r}")
+        if op:
+            self.add(f"    label = {op.label!r}\n    method = {op.method!r}")
+        arguments = [f"{n}{default}" for n, default in zip(names, defaults(fields))]
+        if op:
+            arguments += ["*", "durable=False"]
+        if arguments:
+            self.add(f"\n    def __init__(self, {', '.join(arguments)}):")
+            for field, each in zip(fields, names):
+                empty = f"[] if {each} is None else " if field.type[0] == "vec" else ""
+                self.add(f"        self.{each} = {empty}{each}")
+            if op:
+                self.add("        self.durable = durable")
+        if put:
+            for field in fields:
+                put.put(field.type, f"self.{attribute(field)}")
+            put.flush()
+            self.add("\n    def _put(self, add):")
+            self.add(put.text())
+
+    def add_op(self, op):
+        put = Encoder(self, 2)
+        put.fixed("B", str(op.numbers[0])), put.fixed("B", str(op.numbers[1]))
+        self.add_class(op.name, "Op", op.fields, op_doc(op), put, op=op)
+        self.add_take(op.name, op.fields)
+
+    def add_reply(self, reply):
+        put = Encoder(self, 2)
+        put.fixed("B", str(reply.number))
+        self.add_class(reply.name + "Reply", "Reply", reply.fields, reply.doc, put)
+        self.add_take(reply.name + "Reply", reply.fields)
+
+    def add_take(self, name, fields):
+        take = Decoder(self)
+        values = [take.read(field.type) for field in fields]
+        take.flush()
+        take.line(f"return {name}({', '.join(values)}), pos")
+        self.add(f"\n\ndef _take_{name}(buf, pos, end):")
+        self.add(take.text())
+
+    def add_tables(self):
+        ops, replies = self.vocabulary.ops, self.vocabulary.replies
+        self.add("\n\n_OPS = {")
+        for op in ops:
+            self.add(f"    0x{op.numbers[0]:02x}{op.numbers[1]:02x}: _take_{op.name},")
+        self.add("}\n_REPLIES = {")
+        for reply in replies:
+            self.add(f"    {reply.number}: _take_{reply.name}Reply,")
+        self.add("}\n#: Every op by its label.\nOPS = {")
+        for op in sorted(ops, key=lambda op: op.label):
+            self.add(f"    {op.label!r}: {op.name},")
+        self.add("}\n#: The replies that each op can have.\nREPLIES_OF = {")
+        for op in ops:
+            self.add(f"    {op.name}: ({', '.join(name + 'Reply' for name in op.replies)},),")
+        self.add("}")
+
+    def add_errors(self):
+        self.add("\n#: Number of an error: its name, its errno (0: in the error), what it says.\nERRORS = {")
+        for row in self.vocabulary.errors:
+            self.add(f'    {row.variant.number}: ("{row.variant.name}", {row.errno}, "{row.text}"),')
+        self.add("}\n_ERROR_NUMBERS = {name: number for number, (name, _, _) in ERRORS.items()}")
+        for row in self.vocabulary.errors:
+            if row.variant.fields:
+                take = Decoder(self)
+                values = [take.read(field.type) for field in row.variant.fields]
+                take.flush()
+                pairs = ", ".join(f'"{f.name}": {v}' for f, v in zip(row.variant.fields, values))
+                take.line(f"return {{{pairs}}}, pos")
+                self.add(f"\n\ndef _take_error_{row.variant.name}(buf, pos, end):")
+                self.add(take.text())
+                put = Encoder(self)
+                put.fixed("B", str(row.variant.number))
+                for field in row.variant.fields:
+                    put.put(field.type, field.name)
+                put.flush()
+                self.add(f"\n\ndef _put_error_{row.variant.name}(add, {', '.join(f.name for f in row.variant.fields)}):")
+                self.add(put.text())
+        self.add("\n\n_TAKE_ERROR = {")
+        for row in self.vocabulary.errors:
+            if row.variant.fields:
+                self.add(f"    {row.variant.number}: _take_error_{row.variant.name},")
+        self.add("}\n_PUT_ERROR = {")
+        for row in self.vocabulary.errors:
+            if row.variant.fields:
+                self.add(f"    {row.variant.number}: _put_error_{row.variant.name},")
+        self.add("}")
+        self.add(TAIL)
+
+    def add_next(self):
+        self.add("\n\nclass Next:")
+        self.add('    """The layer below. `next(op)` runs an op there; `next.lookup(...)` makes the op first, or takes one.')
+        self.add('    In an `async` method the calls are awaited."""')
+        self.add('\n    __slots__ = ("_run",)\n\n    def __init__(self, run):\n        self._run = run')
+        self.add("\n    def __call__(self, op):\n        return self._run(op)")
+        for op in self.vocabulary.ops:
+            self.add(f"\n    def {op.method}(self, *op, **fields):")
+            self.add(f"        return self._run(_made({op.name}, op, fields))")
+        names = sorted([op.name for op in self.vocabulary.ops] + [r.name + "Reply" for r in self.vocabulary.replies]
+                       + [class_of(name) for name in self.vocabulary.reachable()])
+        self.add("\n\n__all__ = [")
+        for name in BY_HAND_NAMES + names:
+            self.add(f'    "{name}",')
+        self.add("]")
+
+
+BY_HAND_NAMES = ["ERRORS", "HekateError", "Malformed", "Next", "OPS", "Op", "REPLIES_OF", "ROOT", "Reply", "SYSTEM",
+                 "decode_error", "decode_op", "decode_reply", "decode_result", "encode_result", "error"]
+
+
+def defaults(fields):
+    """Default values of the last fields, as far as they are flags, lists or options. Numbers have none."""
+    found, going = [], True
+    for field in reversed(fields):
+        value = {"option": "=None", "bool": "=False", "vec": "=None", "bytes": '=b""'}.get(field.type[0])
+        going = going and value is not None and field.name not in ("bytes", "data", "content", "target", "name")
+        found.append(value if going else "")
+    return reversed(found)
+
+
+def op_doc(op):
+    lines = [op.doc] if op.doc else []
+    lines += [f"`{attribute(f)}`: {f.doc}" for f in op.fields if f.doc]
+    return "\n".join(lines)
+
+
+def docstring(doc, depth=1):
+    indent = "    " * depth
+    if not doc:
+        return None
+    doc = doc.replace("\\", "\\\\").replace("[`", "`").replace("`]", "`")
+    lines = doc.split("\n")
+    return "\n".join([f'{indent}"""{lines[0]}'] + [f"{indent}{line}" for line in lines[1:]]) + '"""'
+
+
+HEAD = '''"""Ops, replies and errors of Hekate, with their encoding. Generated by python/generate.py from crates/proto."""
+
+# fmt: off
+# ruff: noqa
+from enum import IntEnum
+from struct import Struct, error as _StructError
+from typing import NewType
+
+from .values import HekateError, Malformed, Op, Reply, Value, make_error
+
+_LOW = (1 << 64) - 1
+_BOOLS = {0: False, 1: True}
+#: Longest text of a refusal.
+TEXT_CHARS_MAX = 4096
+_NO_NAMES = (b"", b".", b"..")
+#: The inode of every volume's root directory.
+ROOT = 1
+#: The top of a tree that no name leads to: uploads of objects are there.
+SYSTEM = 2
+
+
+def _bad_name(name):
+    return Malformed(f"not a name: {name[:300]!r}; a name has 1 to 255 bytes, no / and no NUL, and is not . or ..")
+
+
+def _name(name):
+    if type(name) is not bytes:
+        raise TypeError(f"a name is bytes, not {type(name).__name__}")
+    if name in _NO_NAMES or len(name) > 255 or b"/" in name or b"\\0" in name:
+        raise _bad_name(name)
+    return name
+
+
+def _bytes(value):
+    kind = type(value)
+    if kind is bytes:
+        return value
+    if kind is memoryview or kind is bytearray:
+        return bytes(value)
+    raise TypeError(f"a field that takes bytes has a value of type {kind.__name__}")
+
+
+def _variant(kind, name):
+    return getattr(kind, name)
+
+
+def _made(kind, op, fields):
+    if not op:
+        return kind(**fields)
+    if len(op) > 1 or fields or type(op[0]) is not kind:
+        raise TypeError(f"next.{kind.method} takes one {kind.__name__}, or its fields by name")
+    return op[0]
+
+
+'''
+
+TAIL = '''
+
+def _whole(take, buf, pos, end):
+    """Decodes a value that fills the bytes from `pos` to `end`."""
+    try:
+        value, at = take(buf, pos, end)
+    except Malformed:
+        raise
+    except (KeyError, IndexError, _StructError, UnicodeDecodeError) as error:
+        raise Malformed(f"malformed bytes: {type(error).__name__} {error}") from None
+    if at != end:
+        raise Malformed("bytes follow the value" if at < end else "the input ends before the value does")
+    return value
+
+
+def _take_op(buf, pos, end):
+    return _OPS[buf[pos] << 8 | buf[pos + 1]](buf, pos + 2, end)
+
+
+def _take_reply(buf, pos, end):
+    return _REPLIES[buf[pos]](buf, pos + 1, end)
+
+
+def _take_error(buf, pos, end):
+    start, number = pos, buf[pos]
+    name, errno, text = ERRORS[number]
+    fields, pos = {}, pos + 1
+    if number in _TAKE_ERROR:
+        fields, pos = _TAKE_ERROR[number](buf, pos, end)
+    errno = errno or (fields["errno"] if 1 <= fields["errno"] <= 133 else 5)
+    what = fields.get("what")
+    made = make_error(errno, f"{text}: {what}" if what else text, name, bytes(buf[start:pos]))
+    for field, value in fields.items():
+        if field != "errno":
+            setattr(made, field, value)
+    return made, pos
+
+
+def decode_op(buf, pos=0, end=None):
+    """The op encoded in `buf[pos:end]`. Raises Malformed. `buf`: bytes, or an mmap."""
+    return _whole(_take_op, buf, pos, len(buf) if end is None else end)
+
+
+def decode_reply(buf, pos=0, end=None):
+    """The reply encoded in `buf[pos:end]`. Raises Malformed."""
+    return _whole(_take_reply, buf, pos, len(buf) if end is None else end)
+
+
+def decode_error(buf, pos=0, end=None):
+    """The error encoded in `buf[pos:end]`, not raised. Raises Malformed."""
+    return _whole(_take_error, buf, pos, len(buf) if end is None else end)
+
+
+def decode_result(buf, pos=0, end=None):
+    """The reply of the result encoded in `buf[pos:end]`; raises its error, or Malformed."""
+    end = len(buf) if end is None else end
+    tag = buf[pos] if pos < end else None
+    if tag == 1:
+        return _whole(_take_reply, buf, pos + 1, end)
+    if tag == 0:
+        raise _whole(_take_error, buf, pos + 1, end)
+    raise Malformed("a result is neither a value nor an error")
+
+
+def put_result(result, add):
+    """Adds the encoding of a reply, or of an OSError."""
+    if isinstance(result, OSError):
+        add(b"\\0")
+        if isinstance(result, HekateError) and result.encoded:
+            add(result.encoded)
+        else:
+            number = result.errno if isinstance(result.errno, int) and 1 <= result.errno <= 133 else 5
+            _put_error_Refused(add, number, str(result.strerror or result)[:TEXT_CHARS_MAX])
+    else:
+        add(b"\\1")
+        result._put(add)
+
+
+def encode_result(result):
+    """The encoding of a reply, or of an OSError."""
+    parts = []
+    put_result(result, parts.append)
+    return b"".join(parts)
+
+
+def error(name, **fields):
+    """The error of Hekate with this name, to raise: `ops.error("NotFound")`, `ops.error("Invalid", what="...")`."""
+    if name not in _ERROR_NUMBERS:
+        raise TypeError(f"no error is called {name!r}; there are: {', '.join(_ERROR_NUMBERS)}")
+    number, parts = _ERROR_NUMBERS[name], []
+    if number in _PUT_ERROR:
+        _PUT_ERROR[number](parts.append, **fields)
+    else:
+        if fields:
+            raise TypeError(f"{name} has no fields")
+        parts.append(bytes([number]))
+    return decode_error(b"".join(parts))'''
+
+
+def write(vocabulary):
+    return Writer(vocabulary).text()
