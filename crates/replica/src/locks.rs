@@ -106,6 +106,9 @@ pub struct LockTable {
     waiting_at: BTreeMap<Ticket, LockedFile>,
     held_by_session: BTreeMap<SessionId, usize>,
     answers: Answers,
+    /// Locks that were granted to ops which waited, until the session has asked for the answer: to the session such a
+    /// lock comes after all ops of its owner that are executed meanwhile.
+    unseen: BTreeMap<Ticket, (LockedFile, HeldLock)>,
     /// Sessions that may have held locks at an earlier leader and have not restored all of them.
     unrestored: BTreeSet<SessionId>,
     /// While there are such sessions, requests that would not wait are refused with `WouldBlock`.
@@ -131,8 +134,10 @@ impl LockTable {
             return None;
         }
         if let Some(answer) = self.answers.of(ticket) {
+            self.unseen.remove(&ticket);
             return Some(answer);
         }
+        self.unseen.retain(|other, _| (other.session, other.slot()) != (ticket.session, ticket.slot()));
         if self.waits_of(ticket.session).any(|(other, _)| other.slot() == ticket.slot()) {
             return Some(Err(Error::Protocol { what: "two unanswered ops of a session share a slot".into() }));
         }
@@ -200,6 +205,7 @@ impl LockTable {
         let wanted = HeldLock { session: ticket.session, lock: *lock };
         if lock.kind == LockKind::Unlock {
             self.hold(file, &wanted)?;
+            self.hold_unseen(file, wanted.holder())?;
             self.settle();
             return Ok(Outcome::Granted);
         }
@@ -247,6 +253,7 @@ impl LockTable {
             return Ok(Outcome::Conflict(conflict));
         }
         self.hold(file, wanted)?;
+        self.hold_unseen(file, wanted.holder())?;
         self.settle();
         Ok(Outcome::Granted)
     }
@@ -267,8 +274,16 @@ impl LockTable {
         }
         self.stop_waiting(wait.ticket);
         self.hold(file, &wait.lock)?;
+        self.hold_unseen(file, wait.lock.holder())?;
         self.settle();
         Ok(Outcome::Granted)
+    }
+
+    /// Takes again what was granted to ops of an owner whose session does not know it yet.
+    fn hold_unseen(&mut self, file: LockedFile, holder: (SessionId, LockOwner)) -> Result<()> {
+        let is_its = |(of, lock): &&(LockedFile, HeldLock)| *of == file && lock.holder() == holder;
+        let locks: Vec<HeldLock> = self.unseen.values().filter(is_its).map(|(_, lock)| *lock).collect();
+        locks.iter().try_for_each(|lock| self.hold(file, lock))
     }
 
     /// Cancels an op. Returns true if that ends the op: it waited, or has yet to arrive and will be answered
@@ -289,6 +304,8 @@ impl LockTable {
     /// Releases what an owner holds of a file that it closed, of both styles. Its waits stay, as in Linux.
     pub fn release(&mut self, session: SessionId, owner: LockOwner, file: LockedFile) {
         self.drop_held(&file, |held| held.holder() == (session, owner));
+        let held = self.hold_unseen(file, (session, owner));
+        assert!(held.is_ok(), "locks that were within the limits are, when their owner has released others");
         self.settle();
     }
 
@@ -302,6 +319,7 @@ impl LockTable {
         let files: Vec<LockedFile> = self.files.keys().copied().collect();
         files.iter().for_each(|file| self.drop_held(file, |held| held.session == session));
         self.answers.forget(session);
+        self.unseen.retain(|ticket, _| ticket.session != session);
         self.unrestored.remove(&session);
         self.settle();
     }

@@ -89,6 +89,9 @@ impl LockTable {
             let Some(wait) = self.files.get(&file).map(|locks| locks.waiting[place]) else { return };
             self.stop_waiting(wait.ticket);
             let answer = answer.and_then(|()| self.hold(file, &wait.lock));
+            if answer.is_ok() {
+                self.unseen.insert(wait.ticket, (file, wait.lock));
+            }
             self.end_wait(wait.ticket, answer.map(|()| Reply::Done));
         }
     }

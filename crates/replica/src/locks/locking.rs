@@ -33,15 +33,15 @@ impl Locking {
         self.knows_sessions
     }
 
-    /// Goes on with the locks of the view before, in which no other replica has led.
+    /// Goes on with the locks of this view or of the one before, in which no other replica has led.
     ///
     /// # Errors
     ///
     /// `Bug` if another replica may have led since.
     pub fn begin_view(&mut self, epoch: Epoch) -> Result<()> {
         let before = self.epoch.replace(epoch);
-        require(before.is_none_or(|before| before.0 + 1 == epoch.0), "R19", || {
-            format!("a leader of view {epoch} has the locks of another view than the one before: {before:?}")
+        require(before.is_none_or(|before| before == epoch || before.0 + 1 == epoch.0), "R19", || {
+            format!("a leader of view {epoch} has the locks of an earlier view than the one before: {before:?}")
         })
     }
 

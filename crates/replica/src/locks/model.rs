@@ -201,6 +201,7 @@ impl Pair {
     /// answered.
     fn compare(&mut self) {
         for EndedWait { ticket, answer } in self.table.take_ended_waits() {
+            self.table.unseen.remove(&ticket);
             let Some(place) = self.model.queue.iter().position(|wait| wait.ticket == ticket) else {
                 assert!(matches!(answer, Err(Error::Interrupted | Error::SessionEnded)), "{answer:?}");
                 continue;

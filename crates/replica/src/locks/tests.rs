@@ -56,6 +56,7 @@ impl Bench {
     /// The ops that were granted since the last call.
     fn woken(&mut self) -> Vec<Ticket> {
         let waits = self.table.take_ended_waits();
+        waits.iter().for_each(|wait| drop(self.table.unseen.remove(&wait.ticket)));
         waits.into_iter().map(|wait| wait.answer.map(|_| wait.ticket).unwrap()).collect()
     }
     /// The ranges that an owner holds, by first byte.
@@ -256,6 +257,30 @@ fn a_cancelled_wait_is_interrupted_and_lets_those_behind_it_in() {
     // The lock was granted before it was cancelled.
     assert!(!b.table.cancel(reader));
     assert_eq!(b.held(31), [(Read, 0, 9)]);
+}
+
+/// The session records what it holds in the order of its answers, and reports that to the next leader.
+#[test]
+fn a_grant_comes_after_the_ops_of_its_owner_that_end_before_its_session_asks_for_the_answer() {
+    let mut b = bench();
+    b.granted(11, Write, 5, 9);
+    let op = ticket(21, 0x101);
+    let set = LockOp::Set { inode: ROOT, lock: lock(21, Write, 0, 9), wait: true };
+    assert_eq!(b.table.execute(op, FILE.volume, &set), None);
+    let step = |b: &mut Bench, who, number, lock| {
+        let set = LockOp::Set { inode: ROOT, lock, wait: false };
+        assert_eq!(b.table.execute(ticket(who, number), FILE.volume, &set), Some(Ok(Reply::Done)));
+    };
+    step(&mut b, 11, 0x202, lock(11, Unlock, 0, 9));
+    assert_eq!(b.held(21), [(Write, 0, 9)]);
+    step(&mut b, 21, 0x203, lock(21, Unlock, 0, 4));
+    assert_eq!(b.held(21), [(Write, 0, 9)], "the unlock came before the lock");
+    let release = LockOp::Release { inode: ROOT, owner: LockOwner(1) };
+    assert_eq!(b.table.execute(ticket(21, 0x304), FILE.volume, &release), Some(Ok(Reply::Done)));
+    assert_eq!(b.held(21), [(Write, 0, 9)]);
+    assert_eq!(b.table.execute(op, FILE.volume, &set), Some(Ok(Reply::Done)));
+    step(&mut b, 21, 0x205, lock(21, Unlock, 0, 4));
+    assert_eq!(b.held(21), [(Write, 5, 9)]);
 }
 
 #[test]

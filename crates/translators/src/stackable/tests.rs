@@ -161,7 +161,8 @@ fn missing_names_expire_are_bounded_and_forgotten_on_recall() {
     assert!(lookup(&graph, "a").is_err());
     assert_eq!(lookups(), 3);
     (0..100).for_each(|number| assert!(lookup(&graph, &format!("n{number}")).is_err()));
-    assert_eq!(counters(&graph)["names"], "1", "a part has room for 16 / 16");
+    let names: u64 = counters(&graph)["names"].parse().unwrap();
+    assert!((1..=16).contains(&names), "{names}");
 }
 
 #[test]

@@ -1,0 +1,415 @@
+//! Changes: gathered into appends to the log, then entered into the map.
+
+use super::blocks::{Cut, Item};
+use super::{Core, Disk, Log};
+use crate::format::append::{Entry, Header, checksum};
+use crate::format::{BLOCK_BYTES, PAGE_ENTRIES};
+use crate::layer::{Stack, segment_name};
+use crate::map::Place;
+use crate::store::OpenFile;
+use bytes::Bytes;
+use hekate_proto::{Error, Result, SHARD_BYTES};
+use hekate_threads::HashMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A change of a vDisk's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    Write {
+        offset: u64,
+        data: Bytes,
+    },
+    /// The range becomes zeros and gives its space back.
+    Zero {
+        offset: u64,
+        length: u64,
+    },
+}
+
+/// Entries of zeros, and segments with freed blocks, in one append.
+const RANGES_MAX: usize = 80;
+/// Blocks of a shard of a file.
+pub(super) const SHARD_BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES) as u32;
+
+/// An append that is being gathered.
+#[derive(Default)]
+struct Gathered {
+    entries: Vec<Entry>,
+    data: Vec<Bytes>,
+    /// Where the blocks of `data` are in the append.
+    blocks: HashMap<u64, usize>,
+    freed: BTreeMap<u32, u32>,
+}
+
+impl Disk {
+    /// Applies changes, in their order where they overlap. Returns once all replicas have them, and with `durable` once
+    /// they are on stable storage.
+    ///
+    /// # Errors
+    /// `Invalid` beyond the end; `Denied` if the vDisk is read-only; `NoSpace`; `SessionEnded`. Then some of the changes may
+    /// have been made, none of them in part of a block.
+    pub fn change(&self, changes: &[Change], durable: bool) -> Result<()> {
+        self.core.change(changes, durable)
+    }
+
+    /// Writes bytes. As [`Disk::change`].
+    ///
+    /// # Errors
+    /// As [`Disk::change`].
+    pub fn write(&self, offset: u64, data: Bytes, durable: bool) -> Result<()> {
+        self.change(&[Change::Write { offset, data }], durable)
+    }
+
+    /// Makes a range zeros and frees its space. As [`Disk::change`].
+    ///
+    /// # Errors
+    /// As [`Disk::change`].
+    pub fn zero(&self, offset: u64, length: u64, durable: bool) -> Result<()> {
+        self.change(&[Change::Zero { offset, length }], durable)
+    }
+}
+
+impl Core {
+    fn change(self: &Arc<Self>, changes: &[Change], durable: bool) -> Result<()> {
+        for change in changes {
+            match change {
+                Change::Write { offset, data } => self.check_range(*offset, data.len() as u64)?,
+                Change::Zero { offset, length } => self.check_range(*offset, *length)?,
+            }
+        }
+        self.check_writable()?;
+        if !durable && self.take_later(changes)? {
+            return Ok(());
+        }
+        self.wait_for_all_changes();
+        self.change_anywhere(changes, durable)
+    }
+
+    /// As [`Disk::change`], also beyond the end.
+    pub(super) fn change_anywhere(self: &Arc<Self>, changes: &[Change], durable: bool) -> Result<()> {
+        self.check_writable()?;
+        {
+            let mut log = self.log.lock();
+            let mut cut = Cut::new(self);
+            changes.iter().try_for_each(|change| cut.add(change))?;
+            self.append_all(&mut log, cut.items(), durable)?;
+        }
+        self.checkpoint_if_due()
+    }
+
+    /// Copies blocks, or holes (without data), to the layer that is written, unless the map leads elsewhere meanwhile.
+    pub(super) fn move_blocks(self: &Arc<Self>, moved: Vec<(u64, Place, Bytes)>) -> Result<()> {
+        self.check_writable()?;
+        {
+            let mut log = self.log.lock();
+            let items = moved.into_iter().map(|(block, from, data)| Item::Moved { block, from, data }).collect();
+            self.append_all(&mut log, items, false)?;
+        }
+        self.checkpoint_if_due()
+    }
+
+    fn append_all(self: &Arc<Self>, log: &mut Log, mut items: VecDeque<Item>, durable: bool) -> Result<()> {
+        while !items.is_empty() {
+            self.append(log, &mut items, durable)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn place_of(&self, block: u64) -> Result<Place> {
+        if !self.has_page(&self.stack(), block / PAGE_ENTRIES) {
+            return Ok(Place::NOTHING);
+        }
+        self.with_page(block / PAGE_ENTRIES, |page| page.entries[(block % PAGE_ENTRIES) as usize])
+    }
+
+    /// Appends as many items as fit into one append.
+    fn append(self: &Arc<Self>, log: &mut Log, items: &mut VecDeque<Item>, durable: bool) -> Result<()> {
+        if let Some(error) = &log.failed {
+            return Err(error.clone());
+        }
+        if log.segment.is_none() || log.segment_blocks - log.position.block < 2 {
+            self.begin_segment(log)?;
+        }
+        let room = room_of(log.position.block, log.segment_blocks, self.settings.append_blocks);
+        let gathered = self.gather(log, items, room)?;
+        if gathered.entries.is_empty() {
+            return Ok(());
+        }
+        let freed = gathered.freed.iter().map(|(segment, count)| Entry::Freed { segment: *segment, count: *count });
+        let position = log.position;
+        let header = Header {
+            layer: self.stack().head().id,
+            opening: position.opening,
+            sequence: position.sequence,
+            stable: self.stable.load(Ordering::Acquire).min(position.sequence),
+            segment: position.segment,
+            block: position.block,
+            entries: gathered.entries.iter().copied().chain(freed).collect(),
+        };
+        let bytes = header.seal(&gathered.data);
+        let segment = log.segment.clone().ok_or_else(|| Error::bug("an append without a segment"))?;
+        self.unsynced.lock().insert(segment.id, segment.clone());
+        let length = bytes.len() as u64;
+        self.store.write(segment.id, u64::from(position.block) * BLOCK_BYTES, bytes, durable)?;
+        if let Err(error) = self.enter(log, &header) {
+            // The log has what the map has not: only reading the log again makes them equal.
+            log.failed = Some(error.clone());
+            return Err(error);
+        }
+        log.bytes += length;
+        self.counts.appends.fetch_add(1, Ordering::Relaxed);
+        self.counts.blocks_written.fetch_add(u64::from(header.data_blocks()), Ordering::Relaxed);
+        let half = log.segment_blocks / 2;
+        if position.block < half && log.position.block >= half {
+            self.prepare_segment(log);
+        }
+        Ok(())
+    }
+
+    /// Takes items for one append with at most `room` blocks of data. The pages of the map that it changes are in memory
+    /// afterwards.
+    fn gather(&self, log: &Log, items: &mut VecDeque<Item>, room: u32) -> Result<Gathered> {
+        let (stack, mut gathered) = (self.stack(), Gathered::default());
+        let depth = stack.head_depth();
+        while let Some(item) = items.pop_front() {
+            if gathered.is_full(room) {
+                items.push_front(item);
+                break;
+            }
+            match item {
+                Item::Data { block, data } => {
+                    if gathered.has_zeros(block, 1) {
+                        items.push_front(Item::Data { block, data });
+                        break;
+                    }
+                    let place = self.page_place(block)?;
+                    gathered.add(block, data, place.segment_at(depth), log.position.segment);
+                }
+                Item::Moved { block, from, data } => {
+                    let place = self.page_place(block)?;
+                    let is_new = !gathered.blocks.contains_key(&block) && !gathered.has_zeros(block, 1);
+                    if place == from && is_new && data.is_empty() {
+                        gathered.entries.push(Entry::Zeros { block, count: 1 });
+                    } else if place == from && is_new {
+                        gathered.add(block, data, place.segment_at(depth), log.position.segment);
+                    }
+                }
+                Item::Zeros { block, count } => {
+                    let is_written = gathered.blocks.keys().any(|known| (block..block + count).contains(known));
+                    if is_written || gathered.has_zeros(block, count) {
+                        items.push_front(Item::Zeros { block, count });
+                        break;
+                    }
+                    let done = self.gather_zeros(&stack, &mut gathered, block, count)?;
+                    if done < count {
+                        items.push_front(Item::Zeros { block: block + done, count: count - done });
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(gathered)
+    }
+
+    /// The place of a block, whose page is in memory afterwards.
+    fn page_place(&self, block: u64) -> Result<Place> {
+        self.with_page(block / PAGE_ENTRIES, |page| page.entries[(block % PAGE_ENTRIES) as usize])
+    }
+
+    /// Adds zeros, page by page, until the append is full. Returns the number of blocks.
+    fn gather_zeros(&self, stack: &Stack, gathered: &mut Gathered, block: u64, count: u64) -> Result<u64> {
+        let (depth, end) = (stack.head_depth(), block + count);
+        let (mut covered, mut has_data) = (count, false);
+        for number in self.pages_in(stack, block, end) {
+            let from = block.max(number * PAGE_ENTRIES);
+            let to = end.min((number + 1) * PAGE_ENTRIES);
+            let places: Vec<Place> = self.with_page(number, |page| {
+                let here = (from..to).map(|at| page.entries[(at % PAGE_ENTRIES) as usize]);
+                here.filter(|place| place.segment_and_block().is_some()).collect()
+            })?;
+            has_data |= !places.is_empty();
+            for segment in places.iter().filter_map(|place| place.segment_at(depth)) {
+                *gathered.freed.entry(segment).or_default() += 1;
+            }
+            if gathered.freed.len() >= RANGES_MAX {
+                covered = to - block;
+                break;
+            }
+        }
+        if has_data {
+            gathered.entries.push(Entry::Zeros { block, count: covered as u32 });
+        }
+        Ok(covered)
+    }
+
+    /// The pages that exist and have some of these blocks, in their order.
+    pub(super) fn pages_in(&self, stack: &Stack, from: u64, to: u64) -> Vec<u64> {
+        let (first, last) = (from / PAGE_ENTRIES, to.div_ceil(PAGE_ENTRIES));
+        let mut all = self.map.lock().pages_in(first, last);
+        for layer in &stack.0 {
+            all.extend(layer.pages().range(first, last));
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Enters an append into the map, and moves the log's position behind it.
+    pub(super) fn enter(&self, log: &mut Log, header: &Header) -> Result<()> {
+        let stack = self.stack();
+        let depth = stack.head_depth();
+        let mut at = header.block;
+        for entry in &header.entries {
+            match *entry {
+                Entry::Data { block, .. } => {
+                    at += 1;
+                    self.set_place(block, Place::data(depth, header.segment, at))?;
+                }
+                Entry::Zeros { block, count } => self.set_zeros(&stack, block, u64::from(count))?,
+                Entry::Freed { .. } => {}
+            }
+        }
+        // Before the freed blocks, which may be of this append.
+        log.add_live(header.segment, header.data_blocks());
+        for entry in &header.entries {
+            if let Entry::Freed { segment, count } = *entry {
+                log.take_live(segment, count)?;
+            }
+        }
+        log.position.sequence = header.sequence + 1;
+        log.position.segment = header.segment;
+        log.position.block = header.block + header.blocks();
+        self.appended.store(log.position.sequence, Ordering::Release);
+        Ok(())
+    }
+
+    fn set_place(&self, block: u64, place: Place) -> Result<()> {
+        let (page, index) = (block / PAGE_ENTRIES, (block % PAGE_ENTRIES) as usize);
+        while !self.map.lock().set(page, index, place) {
+            self.with_page(page, |_| ())?;
+        }
+        Ok(())
+    }
+
+    fn set_zeros(&self, stack: &Stack, block: u64, count: u64) -> Result<()> {
+        let (depth, end) = (stack.head_depth(), block + count);
+        for page in self.pages_in(stack, block, end) {
+            let (from, to) = (block.max(page * PAGE_ENTRIES), end.min((page + 1) * PAGE_ENTRIES));
+            let known = self.with_page(page, |page| page.entries.clone())?;
+            for at in from..to {
+                let before = known[(at % PAGE_ENTRIES) as usize];
+                if before != Place::NOTHING && before != Place::hole(depth) {
+                    self.set_place(at, Place::hole(depth))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on in the next segment.
+    fn begin_segment(&self, log: &mut Log) -> Result<()> {
+        let (number, file) = match log.spare.take() {
+            Some(spare) => spare,
+            None => (log.next_segment, self.make_segment(log.next_segment, log.segment_blocks)?),
+        };
+        log.next_segment = number + 1;
+        log.segment = Some(file);
+        (log.position.segment, log.position.block) = (number, 0);
+        Ok(())
+    }
+
+    /// Makes a segment's file with its space, or takes the one that an earlier opening has made and not used.
+    fn make_segment(&self, number: u32, blocks: u32) -> Result<Arc<OpenFile>> {
+        let stack = self.stack();
+        let directory = stack.head().directory;
+        let name = segment_name(number);
+        let file = match self.store.make_file(directory, &name) {
+            Err(Error::Exists) => self.store.find(directory, &name)?,
+            made => made?,
+        };
+        self.store.allocate(file, u64::from(blocks) * BLOCK_BYTES)?;
+        stack.head().segment(&self.store, number)
+    }
+
+    /// Makes the next segment ready beside the writes.
+    fn prepare_segment(self: &Arc<Self>, log: &mut Log) {
+        if !self.settings.background || log.spare.is_some() {
+            return;
+        }
+        let (core, number, depth) = (self.clone(), log.next_segment, self.stack().head_depth());
+        let blocks = log.segment_blocks;
+        let made = hekate_threads::spawn("vdisk-segment", move || {
+            let Ok(file) = core.make_segment(number, blocks) else { return };
+            let mut log = core.log.lock();
+            if log.next_segment == number && log.spare.is_none() && core.stack().head_depth() == depth {
+                log.spare = Some((number, file));
+            }
+        });
+        if let Err(error) = made {
+            log::warn!("no thread makes the next segment ready: {error}");
+        }
+    }
+}
+
+impl Gathered {
+    fn is_full(&self, room: u32) -> bool {
+        self.data.len() >= room as usize || self.entries.len() >= RANGES_MAX || self.freed.len() >= RANGES_MAX
+    }
+
+    /// True if any of these blocks becomes zeros.
+    fn has_zeros(&self, block: u64, count: u64) -> bool {
+        self.entries.iter().any(|entry| match *entry {
+            Entry::Zeros { block: from, count: zeros } => from < block + count && block < from + u64::from(zeros),
+            _ => false,
+        })
+    }
+
+    /// Adds a block. `before`: the segment in which the layer has it.
+    fn add(&mut self, block: u64, data: Bytes, before: Option<u32>, current: u32) {
+        self.entries.push(Entry::Data { block, checksum: checksum(&data) });
+        self.data.push(data);
+        let before = match self.blocks.insert(block, self.data.len()) {
+            Some(_) => Some(current),
+            None => before,
+        };
+        if let Some(segment) = before {
+            *self.freed.entry(segment).or_default() += 1;
+        }
+    }
+}
+
+/// Blocks of data that an append at this block of a segment has. It ends with the shard, so that one record makes it
+/// whole or not at all, and leaves no single block, in which no append has room.
+fn room_of(block: u32, segment_blocks: u32, most: u32) -> u32 {
+    // Blocks to the end of the shard, or of the segment.
+    let left = (SHARD_BLOCKS - block % SHARD_BLOCKS).min(segment_blocks - block);
+    match left {
+        // Across two shards: rare, and its checksums tell if a part is missing.
+        1 => most.min(segment_blocks - block - 1),
+        2..=3 => left - 1,
+        _ if most + 1 >= left => left - 1,
+        _ if most + 2 == left && most > 1 => most - 1,
+        _ => most,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn appends_end_with_their_shard() {
+        for (segment_blocks, most) in [(4096, 1), (4096, 2), (4096, 15), (20, 3), (3000, 15)] {
+            let mut block = 0;
+            while segment_blocks - block >= 2 {
+                let room = room_of(block, segment_blocks, most);
+                let end = block + room;
+                assert!(room >= 1 && end < segment_blocks, "{room} at {block}");
+                assert!(block / SHARD_BLOCKS == end / SHARD_BLOCKS || SHARD_BLOCKS - block % SHARD_BLOCKS == 1);
+                block = end + 1;
+            }
+        }
+    }
+}

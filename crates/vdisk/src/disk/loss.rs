@@ -1,0 +1,54 @@
+//! What happens when all replicas have lost changes that were acknowledged and not flushed: the next flush fails, and the
+//! vDisk is read-only until an operator resumes it. It then is as its log says, which ends where the first lost change
+//! would be.
+
+use super::{Core, Disk};
+use crate::format::Health;
+use crate::layer::Stack;
+use hekate_proto::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Core {
+    pub(super) fn note_loss(&self, what: &str) {
+        log::error!("vDisk {}: changes were lost before they were flushed, it is read-only: {what}", self.name);
+        self.owes_error.store(true, Ordering::Release);
+        self.read_only.store(true, Ordering::Release);
+        let since = self.store.time();
+        if let Err(error) = self.put_record(|record| record.health = Health::Lost { since }) {
+            log::error!("vDisk {}: that it is read-only could not be recorded: {error}", self.name);
+        }
+    }
+
+    /// Reads state and log again, and forgets everything else.
+    pub(super) fn reload(&self) -> Result<()> {
+        let _checkpoint = self.checkpointing.lock();
+        let mut log = self.log.lock();
+        let head = self.record.lock().head;
+        let (stack, state) = Stack::open(&*self.store, head)?;
+        *self.stack.write() = Arc::new(stack);
+        self.map.lock().clear();
+        self.begin_log(&mut log, &state);
+        self.unsynced.lock().clear();
+        self.replay(&mut log)
+    }
+}
+
+impl Disk {
+    /// Allows writes again after changes were lost. What was lost is missing; everything before it is there.
+    ///
+    /// # Errors
+    /// `Invalid` if no changes were lost; those of reading the log.
+    pub fn resume(&self) -> Result<()> {
+        let core = &self.core;
+        if core.record.lock().health == Health::Good {
+            return Err(Error::invalid(format!("vDisk {} has lost nothing; it needs no resume", core.name)));
+        }
+        core.reload()?;
+        core.begin_writing()?;
+        core.put_record(|record| record.health = Health::Good)?;
+        core.owes_error.store(false, Ordering::Release);
+        core.read_only.store(false, Ordering::Release);
+        Ok(())
+    }
+}

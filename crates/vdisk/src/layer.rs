@@ -1,0 +1,351 @@
+//! A layer: the blocks that were written between two snapshots, as a map over segments. A vDisk is a stack of layers, of
+//! which only the uppermost is written.
+
+use crate::format::{BLOCK_BYTES, LayerId, LayerState, PAGE_ENTRIES, Record};
+use crate::store::{OpenFile, Store};
+use bytes::Bytes;
+use hekate_proto::{Condition, Error, InodeId, Result};
+use hekate_threads::{HashMap, Mutex};
+use std::sync::Arc;
+
+/// Name of the directory of layers.
+const LAYERS: &str = "layers";
+const STATE: &str = "state";
+
+/// A bit for each page of a map.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Pages(Vec<u8>);
+
+impl Pages {
+    pub fn has(&self, page: u64) -> bool {
+        self.0.get((page / 8) as usize).is_some_and(|byte| byte >> (page % 8) & 1 == 1)
+    }
+
+    pub fn set(&mut self, page: u64) {
+        let at = (page / 8) as usize;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] |= 1 << (page % 8);
+    }
+
+    /// The pages from `from` to `to`, without `to`.
+    pub fn range(&self, from: u64, to: u64) -> impl Iterator<Item = u64> + '_ {
+        let end = to.min(self.0.len() as u64 * 8);
+        let mut page = from;
+        std::iter::from_fn(move || {
+            while page < end {
+                if page % 8 == 0 && self.0[(page / 8) as usize] == 0 {
+                    page += 8;
+                    continue;
+                }
+                page += 1;
+                if self.has(page - 1) {
+                    return Some(page - 1);
+                }
+            }
+            None
+        })
+    }
+
+    pub fn to_bytes(&self) -> Bytes {
+        self.0.clone().into()
+    }
+
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|byte| u64::from(byte.count_ones())).sum()
+    }
+}
+
+/// The number of pages in a layer's state.
+pub(crate) fn count_pages(pages: &Bytes) -> u64 {
+    Pages(pages.to_vec()).count()
+}
+
+/// Name of a segment's file.
+pub(crate) fn segment_name(number: u32) -> String {
+    format!("{number:08x}")
+}
+
+/// Name of a map's file.
+pub(crate) fn map_name(number: u32) -> String {
+    format!("map-{number}")
+}
+
+/// A layer that is open.
+pub(crate) struct Layer {
+    pub id: LayerId,
+    pub directory: InodeId,
+    files: Mutex<Files>,
+}
+
+/// What a scrub replaces.
+struct Files {
+    pages: Arc<Pages>,
+    map: u32,
+    map_file: Option<Arc<OpenFile>>,
+    segments: HashMap<u32, Arc<OpenFile>>,
+}
+
+impl Layer {
+    /// Opens a layer.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none of this id; `Damaged` if its state cannot be read.
+    pub fn open(store: &dyn Store, id: LayerId) -> Result<(Self, LayerState)> {
+        let layers = store.find(store.root(), LAYERS)?;
+        let directory = store.find(layers, &id.text())?;
+        let state = Self::state_in(store, directory)?;
+        if state.layer != id {
+            return Err(Error::Damaged { what: format!("layer {} has the state of another one", id.text()) });
+        }
+        Ok((Self::with(id, directory, &state), state))
+    }
+
+    fn with(id: LayerId, directory: InodeId, state: &LayerState) -> Self {
+        let files = Files {
+            pages: Arc::new(Pages(state.pages.to_vec())),
+            map: state.map,
+            map_file: None,
+            segments: HashMap::default(),
+        };
+        Self { id, directory, files: Mutex::new(files) }
+    }
+
+    /// Makes an empty layer above `parent`.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn make(store: &dyn Store, parent: Option<LayerId>, segment_blocks: u32) -> Result<(Self, LayerState)> {
+        let id = LayerId(u128::from(store.random()?) << 64 | u128::from(store.random()?));
+        let layers = match store.make_directory(store.root(), LAYERS) {
+            Err(Error::Exists) => store.find(store.root(), LAYERS)?,
+            made => made?,
+        };
+        let directory = store.make_directory(layers, &id.text())?;
+        let state = LayerState::empty(id, parent, segment_blocks, store.random()?);
+        Self::put_state_in(store, directory, &state)?;
+        Ok((Self::with(id, directory, &state), state))
+    }
+
+    /// All layers, also those that are being made.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn all(store: &dyn Store) -> Result<Vec<(LayerId, InodeId)>> {
+        let layers = match store.find(store.root(), LAYERS) {
+            Err(Error::NotFound) => return Ok(Vec::new()),
+            found => found?,
+        };
+        let ids = store.list(layers)?.into_iter().filter_map(|name| LayerId::parse(&name));
+        ids.map(|id| Ok((id, store.find(layers, &id.text())?))).collect()
+    }
+
+    /// Removes a layer with all of its files, its state last.
+    ///
+    /// # Errors
+    /// Those of the store; a second call goes on.
+    pub fn remove(store: &dyn Store, id: LayerId) -> Result<()> {
+        let layers = store.find(store.root(), LAYERS)?;
+        let directory = match store.find(layers, &id.text()) {
+            Err(Error::NotFound) => return Ok(()),
+            found => found?,
+        };
+        let mut names = store.list(directory)?;
+        names.sort_by_key(|name| name == STATE);
+        for name in names {
+            absent_is_fine(store.remove(directory, &name))?;
+        }
+        absent_is_fine(store.remove_directory(layers, &id.text()))
+    }
+
+    pub fn state_in(store: &dyn Store, directory: InodeId) -> Result<LayerState> {
+        LayerState::unseal(&store.fetch(directory, STATE)?)
+    }
+
+    fn put_state_in(store: &dyn Store, directory: InodeId, state: &LayerState) -> Result<()> {
+        store.put(directory, STATE, state.seal(), Condition::Always)
+    }
+
+    /// Replaces the layer's state.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn put_state(&self, store: &dyn Store, state: &LayerState) -> Result<()> {
+        assert_eq!(state.layer, self.id, "a layer keeps its id");
+        Self::put_state_in(store, self.directory, state)
+    }
+
+    /// Reads the layer's state again, after a scrub has replaced its files. A layer that was merged into the one above it
+    /// has no page any more.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn refresh(&self, store: &dyn Store) -> Result<()> {
+        let (pages, map) = match Self::state_in(store, self.directory) {
+            Err(Error::NotFound | Error::Stale) => (Bytes::new(), 0),
+            state => state.map(|state| (state.pages, state.map))?,
+        };
+        let mut files = self.files.lock();
+        files.pages = Arc::new(Pages(pages.to_vec()));
+        if files.map != map {
+            (files.map, files.map_file) = (map, None);
+            files.segments.clear();
+        }
+        Ok(())
+    }
+
+    /// The pages that the layer's map has.
+    pub fn pages(&self) -> Arc<Pages> {
+        self.files.lock().pages.clone()
+    }
+
+    /// Number of the map's file.
+    pub fn map_number(&self) -> u32 {
+        self.files.lock().map
+    }
+
+    /// Notes pages that were written to the map.
+    pub fn add_pages(&self, pages: impl Iterator<Item = u64>) {
+        let mut files = self.files.lock();
+        let known = Arc::make_mut(&mut files.pages);
+        pages.for_each(|page| known.set(page));
+    }
+
+    /// The layer's own page of the map: for each block 0, a hole, or a place. `None` if it has none.
+    ///
+    /// # Errors
+    /// `NotFound` if a scrub has replaced the map; those of reading.
+    pub fn page(&self, store: &Arc<dyn Store>, page: u64) -> Result<Option<Bytes>> {
+        if !self.files.lock().pages.has(page) {
+            return Ok(None);
+        }
+        let file = self.map_file(store, false)?;
+        let bytes = store.read(file.id, page * BLOCK_BYTES, BLOCK_BYTES as u32)?;
+        if bytes.len() as u64 != PAGE_ENTRIES * 8 {
+            return Err(Error::Damaged {
+                what: format!("page {page} of the map of layer {} ends early", self.id.text()),
+            });
+        }
+        Ok(Some(bytes))
+    }
+
+    /// The map's file.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, unless `make` is set.
+    pub fn map_file(&self, store: &Arc<dyn Store>, make: bool) -> Result<Arc<OpenFile>> {
+        let number = {
+            let files = self.files.lock();
+            if let Some(file) = &files.map_file {
+                return Ok(file.clone());
+            }
+            files.map
+        };
+        let found = match store.find(self.directory, &map_name(number)) {
+            Err(Error::NotFound) if make => store.make_file(self.directory, &map_name(number))?,
+            found => found?,
+        };
+        let file = Arc::new(OpenFile::new(store, found));
+        let mut files = self.files.lock();
+        if files.map == number {
+            files.map_file = Some(file.clone());
+        }
+        Ok(file)
+    }
+
+    /// A segment's file.
+    ///
+    /// # Errors
+    /// `NotFound` if a scrub has removed it.
+    pub fn segment(&self, store: &Arc<dyn Store>, number: u32) -> Result<Arc<OpenFile>> {
+        if let Some(file) = self.files.lock().segments.get(&number) {
+            return Ok(file.clone());
+        }
+        let found = store.find(self.directory, &segment_name(number))?;
+        let file = Arc::new(OpenFile::new(store, found));
+        Ok(self.files.lock().segments.entry(number).or_insert(file).clone())
+    }
+
+    /// Removes a segment that nothing leads to. Whoever reads it may go on.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn remove_segment(&self, store: &dyn Store, number: u32) -> Result<()> {
+        absent_is_fine(store.remove(self.directory, &segment_name(number)))?;
+        self.files.lock().segments.remove(&number);
+        Ok(())
+    }
+}
+
+/// The layers of a vDisk, from the lowest to the one that is written.
+#[derive(Clone)]
+pub(crate) struct Stack(pub Vec<Arc<Layer>>);
+
+impl Stack {
+    /// Opens a layer and all below it.
+    ///
+    /// # Errors
+    /// `Damaged` if a layer is missing, or the layers form a circle.
+    pub fn open(store: &dyn Store, head: LayerId) -> Result<(Self, LayerState)> {
+        let (layer, state) = Layer::open(store, head)?;
+        let mut layers = vec![Arc::new(layer)];
+        let mut parent = state.parent;
+        while let Some(id) = parent {
+            if layers.len() >= crate::format::DEPTH_MAX || layers.iter().any(|layer| layer.id == id) {
+                return Err(Error::Damaged { what: format!("the layers below {} have no end", head.text()) });
+            }
+            let (layer, state) = match Layer::open(store, id) {
+                Err(Error::NotFound) => {
+                    return Err(Error::Damaged {
+                        what: format!("layer {} is missing below {}", id.text(), head.text()),
+                    });
+                }
+                opened => opened?,
+            };
+            layers.push(Arc::new(layer));
+            parent = state.parent;
+        }
+        layers.reverse();
+        Ok((Self(layers), state))
+    }
+
+    /// The depth of the layer that is written.
+    pub fn head_depth(&self) -> u64 {
+        self.0.len() as u64 - 1
+    }
+
+    pub fn head(&self) -> &Arc<Layer> {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// True if the map of any layer has the page.
+    pub fn has_page(&self, page: u64) -> bool {
+        self.0.iter().any(|layer| layer.files.lock().pages.has(page))
+    }
+}
+
+/// A name that is gone already was removed.
+pub(crate) fn absent_is_fine(removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(Error::NotFound) => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_found_in_their_order() {
+        let mut pages = Pages::default();
+        for page in [3, 8, 70, 71] {
+            pages.set(page);
+        }
+        assert_eq!(pages.range(0, 1000).collect::<Vec<_>>(), [3, 8, 70, 71]);
+        assert_eq!(pages.range(4, 71).collect::<Vec<_>>(), [8, 70]);
+        assert!(pages.has(8) && !pages.has(9) && !pages.has(1 << 40));
+        assert_eq!((pages.count(), Pages(pages.to_bytes().to_vec())), (4, pages));
+    }
+}

@@ -1,0 +1,138 @@
+//! What one vDisk does, step by step.
+
+use super::*;
+use crate::Extent;
+use hekate_proto::Error;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_new_vdisk_reads_zeros_and_what_is_written_comes_back() {
+    let (_, disk) = made(&Memory::default(), 10 * MIB + 512);
+    assert_eq!(disk.read(0, 8192).unwrap(), bytes(0, 8192));
+    disk.write(4096, bytes(1, 4096), false).unwrap();
+    disk.write(1000, bytes(2, 7000), false).unwrap();
+    let mut expected = vec![0; 1000];
+    expected.resize(8000, 2);
+    expected.resize(8192, 1);
+    assert_eq!(disk.read(0, 8192).unwrap(), expected);
+    disk.write(10 * MIB, bytes(3, 512), true).unwrap();
+    assert_eq!(disk.read(10 * MIB, 512).unwrap(), bytes(3, 512));
+    assert!(matches!(disk.read(10 * MIB, 513), Err(Error::Invalid { .. })));
+    assert!(matches!(disk.write(u64::MAX, bytes(3, 512), true), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn zeros_free_space_and_are_extents_without_data() {
+    let memory = Memory::default();
+    let (_, disk) = made(&memory, 4 * MIB);
+    (0..256).for_each(|block| disk.write(block * 4096, bytes(block as u8 | 1, 4096), false).unwrap());
+    disk.zero(4096 * 10 + 100, 4096 * 100, false).unwrap();
+    assert_eq!(disk.read(4096 * 10, 4096).unwrap()[..101], [&[11; 100][..], &[0]].concat());
+    let extents = disk.extents(0, MIB, 10).unwrap();
+    let extent = |blocks: u64, is_hole| Extent { length: blocks * 4096, is_hole };
+    assert_eq!(extents, [extent(11, false), extent(99, true), extent(146, false)]);
+    disk.zero(0, 4 * MIB, false).unwrap();
+    assert_eq!(disk.extents(0, 4 * MIB, 10).unwrap(), [extent(1024, true)]);
+    let before = memory.bytes();
+    disk.close().unwrap();
+    assert!(memory.bytes() < before / 2, "segments without data are removed");
+}
+
+#[test]
+fn a_snapshot_stays_and_a_clone_of_it_differs() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    disk.write(0, bytes(1, 8192), false).unwrap();
+    disk.snapshot("first", Vec::new()).unwrap();
+    disk.write(0, bytes(2, 4096), false).unwrap();
+    disk.zero(4096, 4096, false).unwrap();
+    assert_eq!(disk.read(0, 8192).unwrap(), [[2; 4096], [0; 4096]].concat());
+    assert!(matches!(disk.snapshot("first", Vec::new()), Err(Error::Invalid { .. })));
+    let snapshot = Disk::open_snapshot(&catalogue, "d", "first", SMALL).unwrap();
+    assert_eq!(snapshot.read(0, 8192).unwrap(), bytes(1, 8192));
+    assert!(matches!(snapshot.write(0, bytes(9, 512), false), Err(Error::Denied { .. })));
+    catalogue.clone_disk("d", Some("first"), "copy", Vec::new()).unwrap();
+    let copy = Disk::open(&catalogue, "copy", "test", SMALL).unwrap();
+    copy.write(4096, bytes(5, 512), false).unwrap();
+    assert_eq!(copy.read(0, 8192).unwrap(), [&[1; 4096][..], &[5; 512], &[1; 3584]].concat());
+    disk.roll_back(&catalogue, "first").unwrap();
+    assert_eq!(disk.read(0, 8192).unwrap(), bytes(1, 8192));
+    assert!(catalogue.clone_disk("d", None, "other", Vec::new()).is_err());
+    copy.make_template().unwrap();
+    copy.close().unwrap();
+    catalogue.clone_disk("copy", None, "other", Vec::new()).unwrap();
+    let other = Disk::open(&catalogue, "other", "test", SMALL).unwrap();
+    assert_eq!(other.read(4096, 512).unwrap(), bytes(5, 512));
+    let template = Disk::open_template(&catalogue, "copy", SMALL).unwrap();
+    assert!(template.write(0, bytes(1, 512), false).is_err());
+}
+
+#[test]
+fn layers_are_removed_when_nothing_leads_to_them() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    disk.write(0, bytes(1, 65536), false).unwrap();
+    disk.snapshot("a", Vec::new()).unwrap();
+    disk.write(0, bytes(2, 65536), false).unwrap();
+    catalogue.clone_disk("d", Some("a"), "copy", Vec::new()).unwrap();
+    assert!(matches!(catalogue.delete("d", "test"), Err(Error::Unavailable { .. })), "it is open");
+    disk.close().unwrap();
+    catalogue.delete("d", "test").unwrap();
+    assert_eq!(catalogue.collect().unwrap(), 1, "the clone keeps the layer of the snapshot");
+    let copy = Disk::open(&catalogue, "copy", "test", SMALL).unwrap();
+    assert_eq!(copy.read(0, 65536).unwrap(), bytes(1, 65536));
+    copy.close().unwrap();
+    catalogue.delete("copy", "test").unwrap();
+    assert_eq!(catalogue.collect().unwrap(), 2);
+    drop((disk, copy));
+    assert_eq!(memory.files(), 1, "the lock of the tree is left");
+}
+
+#[test]
+fn one_session_has_a_vdisk_and_another_takes_it_when_it_has_ended() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    disk.write(0, bytes(1, 4096), false).unwrap();
+    let other = super::catalogue(&memory, 9);
+    let refused = Disk::open(&other, "d", "other", SMALL).err().unwrap().to_string();
+    assert!(refused.contains("open at test"), "{refused}");
+    let holder = other.info("d").unwrap().holder.unwrap();
+    memory.end(holder.session);
+    let taken = Disk::open(&other, "d", "other", SMALL).unwrap();
+    assert_eq!(taken.read(0, 4096).unwrap(), bytes(1, 4096));
+    assert_eq!(disk.write(0, bytes(3, 4096), false), Err(Error::SessionEnded));
+    assert!(disk.has_ended() && !taken.has_ended());
+    drop(catalogue);
+}
+
+#[test]
+fn a_loss_fails_one_flush_and_makes_the_vdisk_read_only_until_it_is_resumed() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    disk.write(0, bytes(1, 4096), false).unwrap();
+    disk.flush().unwrap();
+    disk.write(4096, bytes(2, 4096), false).unwrap();
+    memory.lose_unsynced(|| false);
+    assert!(matches!(disk.flush(), Err(Error::Lost { .. })));
+    assert_eq!(disk.flush(), Ok(()), "it is reported once");
+    assert!(matches!(disk.write(0, bytes(3, 4096), false), Err(Error::Denied { .. })));
+    disk.close().unwrap();
+    let disk = Disk::open(&catalogue, "d", "test", SMALL).unwrap();
+    assert!(disk.is_read_only());
+    assert_eq!(disk.read(0, 8192).unwrap(), [[1; 4096], [0; 4096]].concat());
+    disk.resume().unwrap();
+    disk.write(4096, bytes(3, 4096), true).unwrap();
+    assert!(disk.resume().is_err());
+}
+
+#[test]
+fn a_smaller_size_forgets_what_was_beyond() {
+    let (_, disk) = made(&Memory::default(), 4 * MIB);
+    disk.write(MIB - 100, bytes(1, 5000), false).unwrap();
+    disk.resize(MIB + 512).unwrap();
+    assert!(disk.read(MIB + 512, 512).is_err());
+    disk.resize(2 * MIB).unwrap();
+    assert_eq!(disk.read(MIB, 8192).unwrap(), [&[1; 512][..], &[0; 7680]].concat());
+    assert!(disk.resize(100).is_err() && disk.resize(0).is_err() && disk.resize(1 << 60).is_err());
+}
