@@ -147,7 +147,8 @@ impl Handshake<'_> {
     fn start_tls(&mut self, data: &Bytes) -> io::Result<()> {
         let number = option::STARTTLS;
         let Some(settings) = self.tls.clone().filter(|_| !self.is_secure && data.is_empty()) else {
-            let why: &[u8] = if self.tls.is_none() { b"this address has no TLS" } else { b"TLS has begun, or data follows" };
+            let why: &[u8] =
+                if self.tls.is_none() { b"this address has no TLS" } else { b"TLS has begun, or data follows" };
             let code = if self.tls.is_none() { reply::ERR_UNSUP } else { reply::ERR_INVALID };
             return self.reply(number, code, why);
         };

@@ -7,6 +7,7 @@
 mod connection;
 mod exports;
 mod handshake;
+mod keeper;
 mod pool;
 pub mod protocol;
 mod server;

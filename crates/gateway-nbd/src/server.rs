@@ -100,7 +100,13 @@ impl Door {
                 .spawn(move || shared.accept(&listener))
                 .map_err(|e| Error::io("start a thread", e))
         };
-        let threads = listeners.into_iter().map(start).collect::<Result<Vec<_>>>()?;
+        let mut threads = listeners.into_iter().map(start).collect::<Result<Vec<_>>>()?;
+        let kept = shared.clone();
+        let keeper = std::thread::Builder::new()
+            .name("nbd-keeper".into())
+            .spawn(move || crate::keeper::keep(&kept.exports, &kept.stops))
+            .map_err(|e| Error::io("start a thread", e))?;
+        threads.push(keeper);
         Ok(Self { shared, threads, addresses })
     }
 

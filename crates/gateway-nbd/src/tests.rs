@@ -61,7 +61,10 @@ impl Client {
     }
 
     fn option(&mut self, number: u32, data: &[u8]) -> (u32, Vec<u8>) {
-        self.put(&[&OPTION_MAGIC.to_be_bytes()[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat());
+        self.put(
+            &[&OPTION_MAGIC.to_be_bytes()[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data]
+                .concat(),
+        );
         self.option_reply(number)
     }
 
@@ -157,7 +160,8 @@ fn requests_that_cannot_be_are_refused_one_by_one() {
 fn structured_replies_and_the_status_of_blocks() {
     let served = served("structured", PATIENCE, 10);
     let mut client = Client::connect(&served);
-    let set = [&1u32.to_be_bytes()[..], b"d", &1u32.to_be_bytes(), &15u32.to_be_bytes(), ALLOCATION.as_bytes()].concat();
+    let set =
+        [&1u32.to_be_bytes()[..], b"d", &1u32.to_be_bytes(), &15u32.to_be_bytes(), ALLOCATION.as_bytes()].concat();
     assert_eq!(client.option(option::SET_META_CONTEXT, &set).0, reply::ERR_INVALID);
     assert_eq!(client.option(option::STRUCTURED_REPLY, &[]).0, reply::ACK);
     assert_eq!(client.option(option::SET_META_CONTEXT, &set).0, reply::META_CONTEXT);

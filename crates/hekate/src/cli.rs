@@ -14,6 +14,7 @@ mod scrub;
 mod translators;
 #[cfg(feature = "variation")]
 mod variation;
+mod vdisk;
 
 pub use access::{Ca, Client, ClientCreate, ClientRenew, Network, Rotate, Token, TokenCreate};
 pub use address::Listen;
@@ -31,6 +32,7 @@ pub use translators::{Graph, Plugin, Python, SetTranslators, Translator, VolumeS
 pub use variation::{
     Access, Pattern, Sync, Unit, Variation, VariationLatency, VariationMeasure, VariationPlan, VariationShow,
 };
+pub use vdisk::{Nbd, NbdServe, Vdisk, VdiskCreate, VdiskDelete, VdiskDurability, VdiskRollback};
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -38,7 +40,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// One store as POSIX files (and, in time, S3 objects and block devices) on ordinary servers.
+/// One store as POSIX files, S3 objects and block devices on ordinary servers.
 #[derive(Parser, Debug)]
 #[command(version, propagate_version = true, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
@@ -157,6 +159,12 @@ pub enum Command {
     /// The S3 door: buckets and objects of a volume over HTTP.
     #[command(subcommand)]
     S3(S3),
+    /// vDisks: block devices that live in a volume.
+    #[command(subcommand)]
+    Vdisk(Vdisk),
+    /// The block door: vDisks of a volume over NBD.
+    #[command(subcommand)]
+    Nbd(Nbd),
     /// Translators: what is built in and installed, and their options.
     #[command(subcommand)]
     Translator(Translator),

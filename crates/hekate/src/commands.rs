@@ -14,6 +14,7 @@ mod init;
 mod join;
 mod man;
 mod mount;
+mod nbd;
 mod network;
 mod partition;
 mod plugin;
@@ -29,10 +30,12 @@ mod stop;
 mod translator;
 #[cfg(feature = "variation")]
 mod variation;
+mod vdisk;
 mod volume;
+mod way;
 mod where_is;
 
-use crate::cli::{Cli, Command, Token};
+use crate::cli::{Cli, Command, Nbd, Token};
 use crate::failure::Failure;
 
 /// Runs the command.
@@ -55,6 +58,8 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Python(command) => plugin::python(cli, command),
         Command::Network(command) => network::network(cli, command),
         Command::S3(command) => s3::s3(cli, command),
+        Command::Vdisk(command) => vdisk::vdisk(cli, command),
+        Command::Nbd(Nbd::Serve(options)) => nbd::serve(cli, options),
         Command::Stop => stop::stop(cli),
         Command::Status(options) => status::status(cli, options),
         Command::Metrics => status::metrics(cli),

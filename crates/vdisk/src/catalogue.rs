@@ -1,6 +1,6 @@
 //! The vDisks of a volume by name: made, cloned, renamed, deleted; and the layers that nothing leads to any more.
 
-use crate::disk::{DISK, Disk, Holder, check_size, holder_of, make_files, take_token};
+use crate::disk::{DISK, Holder, check_size, holder_of, make_files, take_token};
 use crate::format::{DiskId, DiskKind, DiskRecord, Durability, Health, LayerId, Record, SnapshotRecord};
 use crate::layer::{Layer, absent_is_fine};
 use crate::store::{Hold, Store};
@@ -409,18 +409,6 @@ impl Catalogue {
             }
         }
         Ok(usage)
-    }
-
-    /// Opens a vDisk, ends it as a template, and gives it up.
-    ///
-    /// # Errors
-    /// As [`Disk::open`] and [`Disk::make_template`].
-    pub fn with_disk<R>(&self, name: &str, who: &str, then: impl FnOnce(&Disk) -> Result<R>) -> Result<R> {
-        let settings = crate::disk::Settings { background: false, ..Default::default() };
-        let disk = Disk::open(self, name, who, settings)?;
-        let done = then(&disk);
-        let closed = disk.close();
-        done.and_then(|done| closed.map(|()| done))
     }
 }
 

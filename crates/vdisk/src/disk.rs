@@ -177,6 +177,10 @@ impl Disk {
         &self.core.name
     }
 
+    pub(crate) fn directory(&self) -> InodeId {
+        self.core.directory
+    }
+
     /// True if nothing may be written.
     pub fn is_read_only(&self) -> bool {
         self.core.read_only.load(Ordering::Acquire)
@@ -185,6 +189,16 @@ impl Disk {
     /// True once another session has it, or this one has ended: every call fails.
     pub fn has_ended(&self) -> bool {
         self.core.store.has_ended()
+    }
+
+    /// True if this session has the vDisk for itself: a snapshot needs no token.
+    pub fn has_token(&self) -> bool {
+        self.core.hold.lock().is_some()
+    }
+
+    /// True if both are handles of the same opening.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
     }
 
     /// The record as this handle knows it.

@@ -12,6 +12,7 @@ pub mod disk;
 pub mod format;
 mod layer;
 mod map;
+pub mod orders;
 pub mod scrub;
 pub mod store;
 

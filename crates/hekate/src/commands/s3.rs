@@ -9,17 +9,11 @@ mod serve;
 use crate::cli::{Cli, S3, S3Enable, S3Key, S3KeyCreate};
 use crate::commands::client::date;
 use crate::commands::control::{ask, look};
-use crate::commands::translator;
 use crate::failure::Failure;
 use crate::output;
-use crate::paths::{Paths, elsewhere, endpoints_of, unreachable};
-use hekate_client::{OpenOptions, Volume};
 use hekate_control::s3 as calls;
 use hekate_control::s3::{S3DoorStatus, S3KeyCreated, S3KeyStatus};
-use hekate_proto::Error;
-use hekate_transport::{Endpoint, TlsContext};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a server may take to open its door.
@@ -35,35 +29,6 @@ pub fn s3(cli: &Cli, command: &S3) -> Result<(), Failure> {
         S3::Bucket(command) => bucket::bucket(cli, command),
         S3::Serve(options) => serve::serve(cli, options),
         S3::Gc(options) => gc::gc(cli, options),
-    }
-}
-
-/// How a volume is reached.
-struct Way {
-    /// The servers' endpoints, in the order in which they are tried.
-    endpoints: Vec<Endpoint>,
-    elsewhere: Option<Arc<TlsContext>>,
-}
-
-impl Way {
-    fn of(cli: &Cli) -> Result<Self, Failure> {
-        let paths = Paths::of(cli)?;
-        let server = cli.server.as_deref();
-        Ok(Self { endpoints: endpoints_of(&paths, server)?, elsewhere: elsewhere(&paths, server)? })
-    }
-
-    /// Opens the volume at the first server that answers.
-    fn open(&self, cli: &Cli, name: &str) -> Result<Arc<Volume>, Failure> {
-        let catalogue = Some(translator::catalogue(&Paths::of(cli)?));
-        let options = OpenOptions { elsewhere: self.elsewhere.clone(), catalogue, ..OpenOptions::default() };
-        let mut away = String::new();
-        for endpoint in &self.endpoints {
-            match Volume::open(endpoint.clone(), name, &options) {
-                Err(Error::Unavailable { what }) => away = what,
-                opened => return Ok(Arc::new(opened?)),
-            }
-        }
-        Err(unreachable(&Paths::of(cli)?, cli.state.as_deref(), cli.server.as_deref(), &away))
     }
 }
 

@@ -136,3 +136,29 @@ fn a_smaller_size_forgets_what_was_beyond() {
     assert_eq!(disk.read(MIB, 8192).unwrap(), [&[1; 512][..], &[0; 7680]].concat());
     assert!(disk.resize(100).is_err() && disk.resize(0).is_err() && disk.resize(1 << 60).is_err());
 }
+
+#[test]
+fn orders_reach_the_owner_and_are_carried_out_here_without_one() {
+    use crate::orders::{Order, Orders, carry_out, order};
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    disk.write(0, bytes(1, 4096), false).unwrap();
+    let others = super::catalogue(&memory, 5);
+    let snapshot = Order::Snapshot { name: "s".into(), labels: Vec::new() };
+    let ordered = std::thread::spawn({
+        let (others, snapshot) = (others.clone(), snapshot.clone());
+        move || (order(&others, "d", "other", &snapshot), order(&others, "d", "other", &snapshot))
+    });
+    let mut orders = Orders::of(&catalogue, &disk).unwrap();
+    while !ordered.is_finished() {
+        orders.answer(&**catalogue.store(), |order| carry_out(&catalogue, &disk, order)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let (first, second) = ordered.join().unwrap();
+    assert_eq!(first, Ok(Default::default()));
+    assert!(matches!(second, Err(Error::Invalid { .. })), "there is one of this name: {second:?}");
+    assert_eq!(catalogue.snapshots("d").unwrap().len(), 1);
+    disk.close().unwrap();
+    order(&others, "d", "other", &Order::Resize { size: 8 * MIB }).unwrap();
+    assert_eq!(catalogue.info("d").unwrap().record.size, 8 * MIB);
+}

@@ -1,7 +1,7 @@
 //! `hekate s3 bucket`.
 
-use super::Way;
 use crate::cli::{BucketOwner, Cli, S3Bucket, S3BucketSet};
+use crate::commands::way::Way;
 use crate::failure::Failure;
 use crate::output;
 use hekate_gateway_s3::storage::{Actor, BucketSettings, CannedAcl, Error, Store};

@@ -1,7 +1,7 @@
 //! `hekate s3 gc`.
 
-use super::Way;
 use crate::cli::{Cli, S3Gc};
+use crate::commands::way::Way;
 use crate::failure::Failure;
 use crate::output;
 use hekate_gateway_s3::storage::Store;

@@ -1,9 +1,9 @@
 //! `hekate s3 serve`: a door in a process of its own.
 
-use super::Way;
 use super::keys::RecordedKeys;
 use crate::cli::{Cli, S3Serve};
 use crate::commands::control::ask_at;
+use crate::commands::way::Way;
 use crate::commands::{graph, renewal};
 use crate::daemon;
 use crate::failure::Failure;
