@@ -277,7 +277,7 @@ async fn verify(front: &Front, claim: &Claim, head: &Head<'_>) -> Result<(Caller
     Ok((Caller::Signed(key), signer))
 }
 
-async fn key_of(front: &Front, claim: &Claim) -> Result<Key, Refusal> {
+async fn key_of(front: &Front, claim: &Claim) -> Result<Arc<Key>, Refusal> {
     if let Some(key) = front.keys.known(&claim.access_key) {
         return Ok(key);
     }
