@@ -21,7 +21,6 @@ mod tls;
 pub(crate) use body::BodyOutcome;
 pub(crate) use chunks::Trailers;
 pub(crate) use counters::Tally;
-pub use counters::{Counters, OperationCounters};
 pub use settings::{Limits, Settings, TlsFiles};
 #[cfg(test)]
 pub(crate) use signature::tests::headers as headers_for_tests;
@@ -31,6 +30,7 @@ use crate::access::Keys;
 use hekate_client::Volume;
 use hekate_proto::{Error, Result};
 use std::net::SocketAddr;
+use hekate_metrics::S3Counters;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -76,7 +76,7 @@ impl Door {
     }
 
     /// What the door has done since it was opened.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> S3Counters {
         self.front.counters()
     }
 

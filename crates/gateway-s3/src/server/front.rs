@@ -8,7 +8,7 @@ use super::address::Address;
 use super::answer::{AnswerBody, Subject, code_of, complete, refused, unquote_etags};
 use super::body::{BodyOutcome, RequestBody};
 use super::cors::Asked;
-use super::counters::{Counters, Counting, Tally};
+use super::counters::{Counting, Tally};
 use super::failures::Failures;
 use super::methods;
 use super::settings::{Limits, Settings};
@@ -21,6 +21,7 @@ use crate::refusal::Refusal;
 use crate::service::{EXPIRES, Expected, Service, build};
 use crate::storage::{CorsRule, Store};
 use hekate_client::{Context, Volume};
+use hekate_metrics::S3Counters;
 use hekate_proto::{ROOT, Result as VolumeResult};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -113,7 +114,7 @@ impl Front {
         &self.counting
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> S3Counters {
         self.counting.read()
     }
 
