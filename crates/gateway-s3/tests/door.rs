@@ -165,6 +165,51 @@ fn public_objects_are_read_without_a_key() {
     );
 }
 
+/// A name of a parameter is compared decoded, whatever of it was sent encoded.
+#[test]
+fn a_parameter_is_the_same_with_an_encoded_name() {
+    let door = TestDoor::new("parameters");
+    assert_eq!(door.signed("PUT", "/bucket", &[("x-amz-acl", "public-read")], b"").status, 200);
+    door.ok("PUT", "/bucket/k", b"x");
+    let plain = |path: &str| door.plain("GET", path, &[], b"");
+    assert_eq!(plain("/bucket/k?%72esponse-content-type=text%2Fx").code(), "InvalidRequest");
+    assert_eq!(plain("/bucket/k?%76ersionId=1").code(), "NoSuchVersion");
+    assert_eq!(plain("/bucket/k?%76ersionId=%6eull").status, 200);
+    assert_eq!(plain("/bucket?prefix=response-").status, 200);
+    let encoded = |method: &str, path: &str, (name, sent): (&str, &str), headers: &[(&str, &str)]| {
+        let request = Signer::full().sign(method, &door.host(), path, headers, b"");
+        door.send(&request.replacen(name, sent, 1), b"")
+    };
+    assert_eq!(encoded("GET", "/bucket/k?versionId=1", ("?v", "?%76"), &[]).code(), "NoSuchVersion");
+    let acl = [("x-amz-acl", "private")];
+    assert_eq!(encoded("PUT", "/bucket/k?acl", ("?a", "?%61"), &acl).status, 200);
+    assert_eq!(door.ok("GET", "/bucket/k", b"").body, b"x");
+    assert_eq!(plain("/bucket/k").code(), "AccessDenied");
+}
+
+#[test]
+fn an_error_of_a_copy_names_what_it_is_about() {
+    let door = TestDoor::new("copy-errors");
+    door.ok("PUT", "/bucket", b"");
+    let elements = |path: &str, source: &str| {
+        let answer = door.signed("PUT", path, &[("x-amz-copy-source", source)], b"");
+        let one = |name: &str| answer.elements(name).join(" and ");
+        (one("Code"), one("Key"), one("BucketName"), one("Resource"))
+    };
+    let expected = |code: &str, key: &str, bucket: &str, resource: &str| {
+        (code.to_owned(), key.to_owned(), bucket.to_owned(), resource.to_owned())
+    };
+    assert_eq!(elements("/bucket/to", "/bucket/a%26b"), expected("NoSuchKey", "a&amp;b", "", "/bucket/a%26b"));
+    assert_eq!(elements("/bucket/to", "/absent/k"), expected("NoSuchBucket", "", "absent", "/absent"));
+    door.ok("PUT", "/bucket/k", b"x");
+    assert_eq!(elements("/absent/to", "/bucket/k"), expected("NoSuchBucket", "", "absent", "/absent/to"));
+    let upload = door.ok("POST", "/bucket/to?uploads", b"").elements("UploadId").remove(0);
+    let part = format!("/bucket/to?partNumber=1&uploadId={upload}");
+    assert_eq!(elements(&part, "/bucket/none"), expected("NoSuchKey", "none", "", "/bucket/none"));
+    let unknown = door.signed("GET", "/bucket?max-keys=-1", &[], b"");
+    assert_eq!(unknown.elements("ArgumentName"), ["max-keys"]);
+}
+
 #[test]
 fn listings_are_in_byte_order_and_in_pages() {
     let door = TestDoor::new("listing");
