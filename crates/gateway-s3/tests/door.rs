@@ -373,6 +373,35 @@ fn a_put_without_a_length_is_refused() {
     let request = Signer::full().sign("PUT", &door.host(), "/bucket/k", &[], b"");
     let answer = door.send_with(&request, &[("transfer-encoding", "chunked")], b"1\r\nx\r\n0\r\n\r\n");
     assert_eq!((answer.status, answer.code().as_str()), (411, "MissingContentLength"));
+    assert_eq!(door.send_with(&request, &[], b"").code(), "MissingContentLength");
+    let xml = Signer { payload: Some("UNSIGNED-PAYLOAD"), ..Signer::full() };
+    let xml = xml.sign("POST", &door.host(), "/bucket?delete", &[], b"");
+    let answer = door.send_with(&xml, &[("transfer-encoding", "chunked")], b"1\r\nx\r\n0\r\n\r\n");
+    assert_eq!((answer.status, answer.code().as_str()), (411, "MissingContentLength"));
+    let signer = Signer { payload: Some("STREAMING-UNSIGNED-PAYLOAD-TRAILER"), ..Signer::full() };
+    let request = signer.sign("PUT", &door.host(), "/bucket/k", &[], b"");
+    assert_eq!(door.send(&request, b"0\r\n\r\n").code(), "MissingContentLength");
+    let copy = Signer::full().sign("PUT", &door.host(), "/bucket/k", &[("x-amz-copy-source", "/bucket/none")], b"");
+    assert_eq!(door.send_with(&copy, &[], b"").code(), "NoSuchKey");
+}
+
+/// An aws-chunked body costs no more memory than its content, however short its chunks are.
+#[test]
+fn an_object_of_chunks_of_a_byte_is_stored() {
+    let door = TestDoor::new("tiny-chunks");
+    door.ok("PUT", "/bucket", b"");
+    let content = pattern(200_000);
+    let headers = [("content-encoding", "aws-chunked"), ("x-amz-decoded-content-length", "200000")];
+    let trailer = [headers[0], headers[1], ("x-amz-trailer", "x-amz-checksum-crc32")];
+    let signer = Signer { payload: Some("STREAMING-UNSIGNED-PAYLOAD-TRAILER"), ..Signer::full() };
+    let request = signer.sign("PUT", &door.host(), "/bucket/k", &trailer, b"");
+    let mut body: Vec<u8> = content.iter().flat_map(|byte| [b'1', b'\r', b'\n', *byte, b'\r', b'\n']).collect();
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32IsoHdlc, &content) as u32;
+    let sum = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, sum.to_be_bytes());
+    body.extend_from_slice(format!("0\r\nx-amz-checksum-crc32:{sum}\r\n\r\n").as_bytes());
+    let put = door.send_with(&request, &[("content-length", &body.len().to_string())], &body);
+    assert_eq!(put.status, 200, "{}", put.text());
+    assert!(door.ok("GET", "/bucket/k", b"").body == content);
 }
 
 #[test]
