@@ -31,6 +31,10 @@ def sources_that_cannot_be_copied(door):
     refused("NoSuchKey", door.s3.copy_object, **of, CopySource={"Bucket": name, "Key": "none"})
     refused("NoSuchBucket", door.s3.copy_object, **of, CopySource={"Bucket": "no-such-bucket", "Key": "k"})
     refused("NoSuchBucket", door.s3.copy_object, Bucket="no-such-bucket", Key="to", CopySource={"Bucket": name, "Key": "k"})
+    for source, names in [(f"{name}/a%20b", ("a b", None)), ("no-such-bucket/k", (None, "no-such-bucket"))]:
+        answer = door.raw("PUT", f"/{name}/to", {"x-amz-copy-source": source})
+        equal((answer.element("Key"), answer.element("BucketName")), names, source)
+        equal(answer.element("Resource"), f"/{source}".removesuffix("/k"), source)
     refused("NoSuchVersion", door.s3.copy_object, **of, CopySource={"Bucket": name, "Key": "k", "VersionId": "1"})
     refused("KeyTooLongError", door.s3.copy_object, Bucket=name, Key="k" * 1025, CopySource={"Bucket": name, "Key": "k"})
     for source in ["", "/", name, f"/{name}", f"/{name}/", "%ff/%ff"]:

@@ -3,6 +3,7 @@
 use hekate_proto::Result;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// The access keys that a door accepts.
 pub trait Keys: Send + Sync + 'static {
@@ -11,12 +12,11 @@ pub trait Keys: Send + Sync + 'static {
     ///
     /// # Errors
     /// The keys cannot be read: the request is answered `ServiceUnavailable`.
-    fn lookup(&self, id: &str) -> Result<Option<Key>>;
+    fn lookup(&self, id: &str) -> Result<Option<Arc<Key>>>;
 
-    /// The key, if [`Keys::lookup`] would return it without waiting. Called from asynchronous tasks: it never blocks.
-    fn known(&self, _id: &str) -> Option<Key> {
-        None
-    }
+    /// The key, if [`Keys::lookup`] would return it without waiting. Called from asynchronous tasks: it waits for no IO
+    /// and for no thread that does any.
+    fn known(&self, id: &str) -> Option<Arc<Key>>;
 }
 
 /// A secret, its owner, and what requests that are signed with it may do.
@@ -80,11 +80,11 @@ impl Key {
     }
 }
 
-/// The sender of a request: the key that signed it, or nobody known.
+/// The sender of a request: the key that signed it, or an anonymous client.
 #[derive(Debug, Clone)]
 pub(crate) enum Caller {
     /// The request's signature by this key was verified.
-    Signed(Key),
+    Signed(Arc<Key>),
     Anonymous,
 }
 

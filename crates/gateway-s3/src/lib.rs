@@ -15,4 +15,4 @@ mod service;
 pub mod storage;
 
 pub use access::{Grant, Key, Keys, User};
-pub use server::{Counters, Door, Limits, OperationCounters, Settings, TlsFiles};
+pub use server::{Door, Limits, Settings, TlsFiles};

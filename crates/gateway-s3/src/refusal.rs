@@ -1,8 +1,14 @@
 //! Why a request was refused, as S3 says it: a code, a status and a sentence.
 
+use crate::server::{decode, encode};
 use bytes::Bytes;
+use hyper::HeaderMap;
+use hyper::header::HeaderValue;
 use s3s::{S3Error, S3ErrorCode};
 use std::borrow::Cow;
+
+/// Carries the details of a refusal through s3s, whose errors have none. It is taken off before the answer is sent.
+const DETAILS: &str = "x-hekate-error-details";
 
 /// A request that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,8 +64,26 @@ impl From<Refusal> for S3Error {
         if let Ok(status) = hyper::StatusCode::from_u16(status) {
             error.set_status_code(status);
         }
+        if !refusal.details.is_empty() {
+            let text = |(name, text): &(&str, String)| format!("{name}={}", encode(text.as_bytes(), false));
+            let all: Vec<String> = refusal.details.iter().map(text).collect();
+            // An encoded text is always a value of a header.
+            error.set_headers(HeaderValue::try_from(all.join("&")).into_iter().map(|all| (details(), all)).collect());
+        }
         error
     }
+}
+
+fn details() -> hyper::header::HeaderName {
+    hyper::header::HeaderName::from_static(DETAILS)
+}
+
+/// Takes the details of a refusal that has passed through s3s.
+pub(crate) fn take_details(headers: &mut HeaderMap) -> Vec<(String, String)> {
+    let Some(value) = headers.remove(DETAILS) else { return Vec::new() };
+    let items = value.to_str().unwrap_or("").split('&').filter_map(|item| item.split_once('='));
+    let text = |text: &str| String::from_utf8_lossy(&decode(text.as_bytes())).into_owned();
+    items.map(|(name, value)| (name.to_owned(), text(value))).collect()
 }
 
 impl std::fmt::Display for Refusal {
@@ -125,6 +149,16 @@ mod tests {
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>AccessDenied</Code>\
              <Message>a&lt;b&gt;&amp;&quot;c&quot;</Message><Resource>/b/&#x1;&#xD;</Resource></Error>"
         );
+    }
+
+    #[test]
+    fn details_pass_through_an_error_of_s3s() {
+        let refusal = Refusal::new("NoSuchKey", "x").with("Key", "a&b=ü\n").with("Resource", "/b/a");
+        let mut headers = S3Error::from(refusal).headers().unwrap().clone();
+        let details = [("Key".to_owned(), "a&b=ü\n".to_owned()), ("Resource".to_owned(), "/b/a".to_owned())];
+        assert_eq!(take_details(&mut headers), details);
+        assert!(headers.is_empty() && take_details(&mut headers).is_empty());
+        assert!(S3Error::from(Refusal::new("NoSuchKey", "x")).headers().is_none());
     }
 
     #[test]

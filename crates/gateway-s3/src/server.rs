@@ -18,17 +18,19 @@ mod signature;
 mod stalls;
 mod tls;
 
+pub(crate) use address::Address;
 pub(crate) use body::BodyOutcome;
 pub(crate) use chunks::Trailers;
 pub(crate) use counters::Tally;
-pub use counters::{Counters, OperationCounters};
 pub use settings::{Limits, Settings, TlsFiles};
+use signature::decode_parameter;
 #[cfg(test)]
 pub(crate) use signature::tests::headers as headers_for_tests;
 pub(crate) use signature::{decode, encode};
 
 use crate::access::Keys;
 use hekate_client::Volume;
+use hekate_metrics::S3Counters;
 use hekate_proto::{Error, Result};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -76,7 +78,7 @@ impl Door {
     }
 
     /// What the door has done since it was opened.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> S3Counters {
         self.front.counters()
     }
 

@@ -165,6 +165,51 @@ fn public_objects_are_read_without_a_key() {
     );
 }
 
+/// A name of a parameter is compared decoded, whatever of it was sent encoded.
+#[test]
+fn a_parameter_is_the_same_with_an_encoded_name() {
+    let door = TestDoor::new("parameters");
+    assert_eq!(door.signed("PUT", "/bucket", &[("x-amz-acl", "public-read")], b"").status, 200);
+    door.ok("PUT", "/bucket/k", b"x");
+    let plain = |path: &str| door.plain("GET", path, &[], b"");
+    assert_eq!(plain("/bucket/k?%72esponse-content-type=text%2Fx").code(), "InvalidRequest");
+    assert_eq!(plain("/bucket/k?%76ersionId=1").code(), "NoSuchVersion");
+    assert_eq!(plain("/bucket/k?%76ersionId=%6eull").status, 200);
+    assert_eq!(plain("/bucket?prefix=response-").status, 200);
+    let encoded = |method: &str, path: &str, (name, sent): (&str, &str), headers: &[(&str, &str)]| {
+        let request = Signer::full().sign(method, &door.host(), path, headers, b"");
+        door.send(&request.replacen(name, sent, 1), b"")
+    };
+    assert_eq!(encoded("GET", "/bucket/k?versionId=1", ("?v", "?%76"), &[]).code(), "NoSuchVersion");
+    let acl = [("x-amz-acl", "private")];
+    assert_eq!(encoded("PUT", "/bucket/k?acl", ("?a", "?%61"), &acl).status, 200);
+    assert_eq!(door.ok("GET", "/bucket/k", b"").body, b"x");
+    assert_eq!(plain("/bucket/k").code(), "AccessDenied");
+}
+
+#[test]
+fn an_error_of_a_copy_names_what_it_is_about() {
+    let door = TestDoor::new("copy-errors");
+    door.ok("PUT", "/bucket", b"");
+    let elements = |path: &str, source: &str| {
+        let answer = door.signed("PUT", path, &[("x-amz-copy-source", source)], b"");
+        let one = |name: &str| answer.elements(name).join(" and ");
+        (one("Code"), one("Key"), one("BucketName"), one("Resource"))
+    };
+    let expected = |code: &str, key: &str, bucket: &str, resource: &str| {
+        (code.to_owned(), key.to_owned(), bucket.to_owned(), resource.to_owned())
+    };
+    assert_eq!(elements("/bucket/to", "/bucket/a%26b"), expected("NoSuchKey", "a&amp;b", "", "/bucket/a%26b"));
+    assert_eq!(elements("/bucket/to", "/absent/k"), expected("NoSuchBucket", "", "absent", "/absent"));
+    door.ok("PUT", "/bucket/k", b"x");
+    assert_eq!(elements("/absent/to", "/bucket/k"), expected("NoSuchBucket", "", "absent", "/absent/to"));
+    let upload = door.ok("POST", "/bucket/to?uploads", b"").elements("UploadId").remove(0);
+    let part = format!("/bucket/to?partNumber=1&uploadId={upload}");
+    assert_eq!(elements(&part, "/bucket/none"), expected("NoSuchKey", "none", "", "/bucket/none"));
+    let unknown = door.signed("GET", "/bucket?max-keys=-1", &[], b"");
+    assert_eq!(unknown.elements("ArgumentName"), ["max-keys"]);
+}
+
 #[test]
 fn listings_are_in_byte_order_and_in_pages() {
     let door = TestDoor::new("listing");
@@ -184,6 +229,9 @@ fn listings_are_in_byte_order_and_in_pages() {
     let rest = door.ok("GET", &format!("/bucket?continuation-token={token}&delimiter=%2F&list-type=2"), b"");
     assert_eq!(rest.elements("Key"), ["a0", "b c+"]);
     assert_eq!(keys("marker=a0"), ["b c+"]);
+    for query in ["encoding-type=url&prefix=b%20", "encoding-type=url&list-type=2&prefix=b%20"] {
+        assert_eq!(door.ok("GET", &format!("/bucket?{query}"), b"").elements("Prefix"), ["b%20"]);
+    }
     let none = door.ok("GET", "/bucket?list-type=2&max-keys=0", b"");
     assert_eq!((none.elements("Key").len(), none.elements("IsTruncated")), (0, vec!["false".to_owned()]));
     assert_eq!(door.signed("GET", "/bucket?list-type=2&max-keys=-1", &[], b"").code(), "InvalidArgument");
@@ -325,6 +373,35 @@ fn a_put_without_a_length_is_refused() {
     let request = Signer::full().sign("PUT", &door.host(), "/bucket/k", &[], b"");
     let answer = door.send_with(&request, &[("transfer-encoding", "chunked")], b"1\r\nx\r\n0\r\n\r\n");
     assert_eq!((answer.status, answer.code().as_str()), (411, "MissingContentLength"));
+    assert_eq!(door.send_with(&request, &[], b"").code(), "MissingContentLength");
+    let xml = Signer { payload: Some("UNSIGNED-PAYLOAD"), ..Signer::full() };
+    let xml = xml.sign("POST", &door.host(), "/bucket?delete", &[], b"");
+    let answer = door.send_with(&xml, &[("transfer-encoding", "chunked")], b"1\r\nx\r\n0\r\n\r\n");
+    assert_eq!((answer.status, answer.code().as_str()), (411, "MissingContentLength"));
+    let signer = Signer { payload: Some("STREAMING-UNSIGNED-PAYLOAD-TRAILER"), ..Signer::full() };
+    let request = signer.sign("PUT", &door.host(), "/bucket/k", &[], b"");
+    assert_eq!(door.send(&request, b"0\r\n\r\n").code(), "MissingContentLength");
+    let copy = Signer::full().sign("PUT", &door.host(), "/bucket/k", &[("x-amz-copy-source", "/bucket/none")], b"");
+    assert_eq!(door.send_with(&copy, &[], b"").code(), "NoSuchKey");
+}
+
+/// An aws-chunked body costs no more memory than its content, however short its chunks are.
+#[test]
+fn an_object_of_chunks_of_a_byte_is_stored() {
+    let door = TestDoor::new("tiny-chunks");
+    door.ok("PUT", "/bucket", b"");
+    let content = pattern(200_000);
+    let headers = [("content-encoding", "aws-chunked"), ("x-amz-decoded-content-length", "200000")];
+    let trailer = [headers[0], headers[1], ("x-amz-trailer", "x-amz-checksum-crc32")];
+    let signer = Signer { payload: Some("STREAMING-UNSIGNED-PAYLOAD-TRAILER"), ..Signer::full() };
+    let request = signer.sign("PUT", &door.host(), "/bucket/k", &trailer, b"");
+    let mut body: Vec<u8> = content.iter().flat_map(|byte| [b'1', b'\r', b'\n', *byte, b'\r', b'\n']).collect();
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32IsoHdlc, &content) as u32;
+    let sum = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, sum.to_be_bytes());
+    body.extend_from_slice(format!("0\r\nx-amz-checksum-crc32:{sum}\r\n\r\n").as_bytes());
+    let put = door.send_with(&request, &[("content-length", &body.len().to_string())], &body);
+    assert_eq!(put.status, 200, "{}", put.text());
+    assert!(door.ok("GET", "/bucket/k", b"").body == content);
 }
 
 #[test]

@@ -5,8 +5,10 @@ mod histogram;
 mod listen;
 mod page;
 mod process;
+mod s3;
 
 pub use histogram::{Histogram, Latencies};
 pub use listen::listen;
 pub use page::{CONTENT_TYPE, Page};
 pub use process::add_process;
+pub use s3::{S3Counters, S3OperationCounters};

@@ -41,7 +41,6 @@ mod request;
 mod tests;
 
 pub use control::access::{COORDINATOR, Desk};
-pub use control::s3::{S3Counters, S3OperationCounters};
 pub use coordination::current::{CurrentCoordinator, is_coordinator_away, take_place_from};
 pub use coordination::etcd;
 pub use coordination::host::{CoordinatorHost, cluster_id, keep_root};

@@ -158,3 +158,35 @@ impl StorageFile for RealFile {
         rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed).map_err(Error::from)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_appended_is_the_file_and_zeros_behind_its_end() {
+        let root = std::env::temp_dir().join(format!("hekate-append-to-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        let file = RealStorage::new(&root).open("file", true).unwrap();
+        let content: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8 + 1).collect();
+        file.write_at(&[&content], 0).unwrap();
+        let zeros = |count: usize| vec![0; count];
+        let cases = [
+            (0, 10_000, content.clone()),
+            (9_000, 500, content[9_000..9_500].to_vec()),
+            (9_000, 3_000, [&content[9_000..], &zeros(2_000)].concat()),
+            (20_000, 100, zeros(100)),
+            (5, 0, Vec::new()),
+        ];
+        // Room that is missing, that is exactly there, and that is more than is wanted.
+        for room in [0, 1, 100_000] {
+            for (offset, length, expected) in &cases {
+                let mut buffer = Vec::with_capacity(if room == 1 { 3 + length } else { 3 + room });
+                buffer.extend_from_slice(b"abc");
+                file.append_to(&mut buffer, *length, *offset).unwrap();
+                assert!(buffer == [b"abc", &expected[..]].concat(), "{length} bytes at {offset} with room {room}");
+            }
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}

@@ -1,6 +1,6 @@
-//! Which bucket and key a request is for: in its path, or in the name of the host. Pure.
+//! Which bucket and key a request is for, in its path or in the name of the host, and with which parameters. Pure.
 
-use super::decode;
+use super::{decode, decode_parameter};
 use crate::refusal::Refusal;
 
 /// The part of a request's URL behind the host.
@@ -8,8 +8,10 @@ use crate::refusal::Refusal;
 pub(crate) struct Address {
     /// Path with the bucket first, encoded as it was sent.
     pub(crate) path: String,
-    /// Query without the parameters of a signature. Empty: none.
-    pub(crate) query: String,
+    /// Query as it was sent, without the parameters of a signature. Empty: none.
+    query: String,
+    /// Names and values of the query, decoded, in the order in which they were sent.
+    parameters: Vec<(String, String)>,
 }
 
 /// The parameters of a presigned URL, which are no operation's.
@@ -37,11 +39,16 @@ impl Address {
             Some(bucket) => format!("/{bucket}{path}"),
             None => path.to_owned(),
         };
-        let items = query.split('&').filter(|item| {
-            let name = item.split('=').next().unwrap_or("");
-            !OF_SIGNATURES.contains(&name)
-        });
-        Ok(Self { path, query: items.collect::<Vec<_>>().join("&") })
+        let (mut items, mut parameters) = (Vec::new(), Vec::new());
+        for item in query.split('&').filter(|item| !item.is_empty()) {
+            let (name, value) = item.split_once('=').unwrap_or((item, ""));
+            let (name, value) = (text_of(name), text_of(value));
+            if !OF_SIGNATURES.contains(&name.as_str()) {
+                items.push(item);
+                parameters.push((name, value));
+            }
+        }
+        Ok(Self { path, query: items.join("&"), parameters })
     }
 
     /// The name of the bucket as it was sent. Empty: none.
@@ -59,9 +66,19 @@ impl Address {
         self.path.splitn(3, '/').nth(2).is_some_and(|key| !key.is_empty())
     }
 
-    /// Names of the query's parameters as they were sent.
-    pub(crate) fn parameters(&self) -> impl Iterator<Item = &str> {
-        self.query.split('&').filter_map(|item| item.split('=').next()).filter(|name| !name.is_empty())
+    /// Names of the query's parameters, decoded.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.parameters.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// True if the query has a parameter of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.names().any(|found| found == name)
+    }
+
+    /// The decoded values of all parameters of this name.
+    pub(crate) fn values(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.parameters.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
     /// Path and query.
@@ -71,6 +88,11 @@ impl Address {
             false => format!("{}?{}", self.path, self.query),
         }
     }
+}
+
+/// A name or a value of a query, decoded as s3s decodes it.
+fn text_of(parameter: &str) -> String {
+    String::from_utf8_lossy(&decode_parameter(parameter)).into_owned()
 }
 
 /// The bucket of `bucket.domain`, with a port or without.
@@ -110,10 +132,21 @@ mod tests {
         let query = "X-Amz-Algorithm=A&versionId=1&X-Amz-Signature=s&acl";
         let address = Address::of("h", "/b/k", query, None).unwrap();
         assert_eq!((address.bucket(), address.target().as_str()), ("b", "/b/k?versionId=1&acl"));
-        assert_eq!(address.parameters().collect::<Vec<_>>(), ["versionId", "acl"]);
+        assert_eq!(address.names().collect::<Vec<_>>(), ["versionId", "acl"]);
         let address = Address::of("h", "/b/a%20/%C3%BC", "", None).unwrap();
         assert_eq!((address.key().as_str(), address.has_key()), ("a /ü", true));
         assert_eq!(Address::of("h", "/b", "X-Amz-Date=d", None).unwrap().target(), "/b");
+    }
+
+    #[test]
+    fn parameters_are_compared_decoded_and_passed_on_as_sent() {
+        let query = "%58-Amz-Signature=s&%76ersionId=%6eull&&%61cl&a+b=c+d";
+        let address = Address::of("h", "/b/k", query, None).unwrap();
+        assert_eq!(address.names().collect::<Vec<_>>(), ["versionId", "acl", "a b"]);
+        assert!(address.has("acl") && !address.has("%61cl") && !address.has("X-Amz-Signature"));
+        assert_eq!(address.values("versionId").collect::<Vec<_>>(), ["null"]);
+        assert_eq!(address.values("a b").collect::<Vec<_>>(), ["c d"]);
+        assert_eq!(address.target(), "/b/k?%76ersionId=%6eull&%61cl&a+b=c+d");
     }
 
     #[test]

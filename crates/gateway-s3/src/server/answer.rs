@@ -1,7 +1,7 @@
 //! Answers: errors in XML, what every answer has, and the body on its way to the socket.
 
 use super::counters::Tally;
-use crate::refusal::{Refusal, element, with_references};
+use crate::refusal::{Refusal, element, take_details, with_references};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
@@ -56,7 +56,7 @@ pub(super) fn refused(refusal: &Refusal) -> Response<s3s::Body> {
     response
 }
 
-/// What an answer names.
+/// What a request was for. An error names it, unless it is about something else.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Subject {
     /// The path as it was sent.
@@ -68,6 +68,7 @@ pub(super) struct Subject {
 
 /// Makes XML well formed, and completes that of errors.
 pub(super) fn complete(response: &mut Response<s3s::Body>, subject: &Subject) {
+    let details = take_details(response.headers_mut());
     let is_xml = response.headers().get(CONTENT_TYPE).is_some_and(|value| value == "application/xml");
     if response.status() == StatusCode::NOT_MODIFIED || response.status() == StatusCode::NO_CONTENT {
         *response.body_mut() = s3s::Body::empty();
@@ -80,7 +81,7 @@ pub(super) fn complete(response: &mut Response<s3s::Body>, subject: &Subject) {
     let Some(bytes) = response.body().bytes().filter(is_xml) else { return };
     let mut bytes = with_references(bytes);
     if is_error {
-        bytes = complete_error(bytes, subject);
+        bytes = complete_error(bytes, &details, subject);
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     }
     if response.headers().contains_key(CONTENT_LENGTH) {
@@ -109,7 +110,8 @@ fn code_in(xml: &str) -> Option<&str> {
     Some(xml.split_once("<Code>")?.1.split_once("</Code>")?.0)
 }
 
-fn complete_error(bytes: Bytes, subject: &Subject) -> Bytes {
+/// `details`: elements that the error has beside those that are added here.
+fn complete_error(bytes: Bytes, details: &[(String, String)], subject: &Subject) -> Bytes {
     let Ok(text) = std::str::from_utf8(&bytes) else { return bytes };
     let Some(text) = text.strip_suffix("</Error>") else { return bytes };
     let mut text = text.to_owned();
@@ -117,15 +119,23 @@ fn complete_error(bytes: Bytes, subject: &Subject) -> Bytes {
     if !text.contains("<Message>") {
         element(&mut text, "Message", &in_words(&code));
     }
+    for (name, value) in details {
+        element(&mut text, name, value);
+    }
+    let mut complete = |name: &str, value: &str| {
+        if !details.iter().any(|(known, _)| known == name) {
+            element(&mut text, name, value);
+        }
+    };
     match code.as_str() {
-        "NoSuchKey" => element(&mut text, "Key", &subject.key),
+        "NoSuchKey" => complete("Key", &subject.key),
         "NoSuchBucket" | "InvalidBucketName" | "BucketAlreadyOwnedByYou" | "BucketNotEmpty" => {
-            element(&mut text, "BucketName", &subject.bucket);
+            complete("BucketName", &subject.bucket);
         }
         _ => {}
     }
-    element(&mut text, "Resource", &subject.resource);
-    element(&mut text, "RequestId", &subject.request_id);
+    complete("Resource", &subject.resource);
+    complete("RequestId", &subject.request_id);
     text.push_str("</Error>");
     text.into()
 }
@@ -159,8 +169,15 @@ mod tests {
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>NoSuchKey</Code><Message>no object has the key\
              </Message><Key>a&amp;b</Key><Resource>/b/a&amp;b</Resource><RequestId>ID</RequestId></Error>"
         );
-        let bare = complete_error(Bytes::from_static(b"<Error><Code>NoSuchKey</Code></Error>"), &subject());
+        let bare = complete_error(Bytes::from_static(b"<Error><Code>NoSuchKey</Code></Error>"), &[], &subject());
         assert!(std::str::from_utf8(&bare).unwrap().contains("<Message>No such key</Message>"));
+        let details = [("Key".to_owned(), "other".to_owned()), ("Resource".to_owned(), "/c/other".to_owned())];
+        let other = complete_error(Bytes::from_static(b"<Error><Code>NoSuchKey</Code></Error>"), &details, &subject());
+        assert_eq!(
+            other,
+            "<Error><Code>NoSuchKey</Code><Message>No such key</Message><Key>other</Key><Resource>/c/other</Resource>\
+             <RequestId>ID</RequestId></Error>"
+        );
     }
 
     #[test]

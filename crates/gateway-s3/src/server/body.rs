@@ -16,13 +16,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// What the body of a request leaves behind for those who do not read it.
+/// The outcome of reading the body of a request, for code that does not read it itself.
 #[derive(Default)]
 pub(crate) struct BodyOutcome {
     /// Why reading the body failed.
     fault: Mutex<Option<Refusal>>,
     trailers: Mutex<Trailers>,
-    /// The rest that nobody read.
+    /// The rest of the body that was not read.
     rest: Mutex<Option<Incoming>>,
 }
 

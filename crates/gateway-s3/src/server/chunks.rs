@@ -1,16 +1,19 @@
 //! Bodies in aws-chunked: chunks with a length, a signature where they are signed, and trailers behind the last. Pure,
-//! and bounded: bytes of a chunk pass through, and only lines are kept, up to [`LINE_MAX`].
+//! and bounded: bytes of a chunk pass through, short ones in one copy, and only lines are kept, up to [`LINE_MAX`].
 //!
 //! Source: "Signature Calculations for the Authorization Header: Transferring Payload in Multiple Chunks" of the Amazon
 //! S3 API reference.
 
 use super::signature::ChunkSigner;
 use crate::refusal::Refusal;
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use ring::digest::{Context, SHA256};
 
 /// Longest line of a chunk's head or of a trailer, in bytes.
 const LINE_MAX: usize = 1024;
+/// Bytes of a chunk that are copied if they are fewer. A slice keeps the whole buffer of the socket in memory, and is
+/// longer itself than the shortest chunks.
+const SLICE_MIN: usize = 4096;
 /// Most trailers, the signature included.
 const TRAILERS_MAX: usize = 16;
 /// Longest chunk that is signed. Nothing of it can be trusted before its end. An unsigned one may be a whole body.
@@ -63,7 +66,7 @@ impl Chunks {
     /// # Errors
     /// A refusal if they are malformed, too many, or not signed as they should be.
     pub fn push(&mut self, mut input: Bytes) -> Result<Vec<Bytes>, Refusal> {
-        let mut decoded = Vec::new();
+        let mut decoded = Decoded::default();
         while input.has_remaining() {
             if let State::Data { left } = self.state {
                 let length = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
@@ -74,7 +77,7 @@ impl Chunks {
                 self.line_ended(&line)?;
             }
         }
-        Ok(decoded)
+        Ok(decoded.into_slices())
     }
 
     /// The body has ended.
@@ -209,6 +212,36 @@ impl Chunks {
     }
 }
 
+/// Bytes of chunks, in their order.
+#[derive(Default)]
+struct Decoded {
+    slices: Vec<Bytes>,
+    /// Copies of short slices, behind the others.
+    short: BytesMut,
+}
+
+impl Decoded {
+    fn push(&mut self, slice: Bytes) {
+        if slice.len() < SLICE_MIN {
+            self.short.extend_from_slice(&slice);
+        } else {
+            self.end_short();
+            self.slices.push(slice);
+        }
+    }
+
+    fn end_short(&mut self) {
+        if !self.short.is_empty() {
+            self.slices.push(self.short.split().freeze());
+        }
+    }
+
+    fn into_slices(mut self) -> Vec<Bytes> {
+        self.end_short();
+        self.slices
+    }
+}
+
 /// At most 16 hexadecimal digits.
 fn parse_length(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -285,6 +318,20 @@ mod tests {
         assert_eq!((decoded.as_slice(), trailers.len()), (&b"hello world"[..], 1));
         assert_eq!(trailers[0], ("x-amz-checksum-crc32".to_owned(), "AAAA".to_owned()));
         assert_eq!(unsigned(0, "0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n").unwrap().0, b"");
+    }
+
+    /// One byte in a chunk of its own must not cost the memory of a slice, nor keep the buffer that it came in.
+    #[test]
+    fn short_chunks_are_copied_and_long_ones_are_not() {
+        let (short, long) = ("1\r\nx\r\n".repeat(10_000), "y".repeat(SLICE_MIN));
+        let body = Bytes::from(format!("{short}{SLICE_MIN:x}\r\n{long}\r\n{short}0\r\na:b\r\n\r\n"));
+        let mut chunks = Chunks::new(None, true, 20_000 + SLICE_MIN as u64);
+        let slices = chunks.push(body.clone()).unwrap();
+        assert_eq!(slices.iter().map(Bytes::len).collect::<Vec<_>>(), [10_000, SLICE_MIN, 10_000]);
+        let is_of_body = |slice: &Bytes| body.as_ptr_range().contains(&slice.as_ptr());
+        assert_eq!(slices.iter().map(is_of_body).collect::<Vec<_>>(), [false, true, false]);
+        assert_eq!(slices.concat(), [vec![b'x'; 10_000], long.into_bytes(), vec![b'x'; 10_000]].concat());
+        chunks.end().unwrap();
     }
 
     #[test]

@@ -1,39 +1,13 @@
 //! What a door counts: connections, and requests by their operation.
 
 use crate::service::operations::OPERATIONS;
+use hekate_metrics::{S3Counters, S3OperationCounters};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Requests that no operation was found for: refused before, from a browser that asks first, or for the door's health.
 const OTHER: &str = "other";
 const OTHER_INDEX: usize = OPERATIONS.len();
-
-/// What a door has done since it was opened.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Connections that are open now.
-    pub connections: u64,
-    pub connections_accepted: u64,
-    /// Closed at once, because [`crate::Limits::connections`] were open.
-    pub connections_refused: u64,
-    /// Of each operation that was asked for, by name, and of `other`.
-    pub operations: Vec<OperationCounters>,
-}
-
-/// The requests of one operation that were answered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OperationCounters {
-    pub operation: &'static str,
-    pub requests: u64,
-    /// Answered with a status of 400 to 499.
-    pub client_errors: u64,
-    /// Answered with a status of 500 to 599.
-    pub server_errors: u64,
-    /// Bytes of bodies of requests, after aws-chunked was decoded.
-    pub bytes_received: u64,
-    /// Bytes of bodies of answers.
-    pub bytes_sent: u64,
-}
 
 /// The counters as they count.
 #[derive(Debug)]
@@ -73,11 +47,11 @@ impl Default for Counting {
 }
 
 impl Counting {
-    pub(crate) fn read(&self) -> Counters {
+    pub(crate) fn read(&self) -> S3Counters {
         let closed = of(&self.connections_closed);
         let names = OPERATIONS.iter().map(|operation| operation.name).chain([OTHER]);
         let operations = names.zip(&self.operations).map(|(name, counting)| counting.read(name));
-        Counters {
+        S3Counters {
             connections: of(&self.connections_accepted).saturating_sub(closed),
             connections_accepted: of(&self.connections_accepted),
             connections_refused: of(&self.connections_refused),
@@ -87,8 +61,8 @@ impl Counting {
 }
 
 impl OperationCounting {
-    fn read(&self, operation: &'static str) -> OperationCounters {
-        OperationCounters {
+    fn read(&self, operation: &'static str) -> S3OperationCounters {
+        S3OperationCounters {
             operation,
             requests: of(&self.requests),
             client_errors: of(&self.client_errors),
@@ -160,9 +134,9 @@ mod tests {
         tally.sent(7);
         tally.answered(500);
         let first =
-            OperationCounters { operation: OPERATIONS[0].name, requests: 1, server_errors: 1, ..Default::default() };
-        let first = OperationCounters { bytes_received: 5, bytes_sent: 7, ..first };
-        let other = OperationCounters { operation: OTHER, requests: 1, client_errors: 1, ..Default::default() };
+            S3OperationCounters { operation: OPERATIONS[0].name, requests: 1, server_errors: 1, ..Default::default() };
+        let first = S3OperationCounters { bytes_received: 5, bytes_sent: 7, ..first };
+        let other = S3OperationCounters { operation: OTHER, requests: 1, client_errors: 1, ..Default::default() };
         assert_eq!(counting.read().operations, [first, other]);
     }
 }

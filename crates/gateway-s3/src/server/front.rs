@@ -8,7 +8,7 @@ use super::address::Address;
 use super::answer::{AnswerBody, Subject, code_of, complete, refused, unquote_etags};
 use super::body::{BodyOutcome, RequestBody};
 use super::cors::Asked;
-use super::counters::{Counters, Counting, Tally};
+use super::counters::{Counting, Tally};
 use super::failures::Failures;
 use super::methods;
 use super::settings::{Limits, Settings};
@@ -21,6 +21,7 @@ use crate::refusal::Refusal;
 use crate::service::{EXPIRES, Expected, Service, build};
 use crate::storage::{CorsRule, Store};
 use hekate_client::{Context, Volume};
+use hekate_metrics::S3Counters;
 use hekate_proto::{ROOT, Result as VolumeResult};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -33,7 +34,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
-/// The URL that tells a balancer whether this door can serve. No bucket's name is a hyphen.
+/// The URL that a load balancer asks whether this door can serve. No bucket's name is a hyphen.
 const HEALTH: &str = "/-/health";
 /// How long the volume may take to answer for the door to be healthy.
 const HEALTH_WAIT: Duration = Duration::from_secs(2);
@@ -113,7 +114,7 @@ impl Front {
         &self.counting
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> S3Counters {
         self.counting.read()
     }
 
@@ -277,7 +278,7 @@ async fn verify(front: &Front, claim: &Claim, head: &Head<'_>) -> Result<(Caller
     Ok((Caller::Signed(key), signer))
 }
 
-async fn key_of(front: &Front, claim: &Claim) -> Result<Key, Refusal> {
+async fn key_of(front: &Front, claim: &Claim) -> Result<Arc<Key>, Refusal> {
     if let Some(key) = front.keys.known(&claim.access_key) {
         return Ok(key);
     }
@@ -367,7 +368,7 @@ async fn serve(
         Ok(body) => body,
         Err(refusal) => return (refused(&refusal), None),
     };
-    if let Some(is_completion) = xml_kind(&parts.method, &address.query) {
+    if let Some(is_completion) = xml_kind(&parts.method, &address) {
         match Expected::of_xml(&parts.headers, is_completion) {
             Ok(expected) => body.compare(expected),
             Err(refusal) => return (refused(&refusal), None),
@@ -375,8 +376,9 @@ async fn serve(
     }
     let outcome = body.outcome();
     let is_head = parts.method == Method::HEAD;
-    let has_bare_etags = parts.method == Method::GET && address.parameters().any(|name| name == "attributes");
+    let has_bare_etags = parts.method == Method::GET && address.has("attributes");
     parts.extensions.insert(caller);
+    parts.extensions.insert(Arc::new(address));
     parts.extensions.insert(tally.clone());
     parts.extensions.insert(outcome.clone());
     let request = Request::from_parts(parts, s3s::Body::http_body_unsync(body));
@@ -396,11 +398,10 @@ async fn serve(
 }
 
 /// Whether the body is XML, and that of a completed upload.
-fn xml_kind(method: &Method, query: &str) -> Option<bool> {
-    let has = |name: &str| query.split('&').any(|item| item.split('=').next() == Some(name));
-    let is_setting = || ["acl", "cors", "tagging"].into_iter().any(has);
+fn xml_kind(method: &Method, address: &Address) -> Option<bool> {
+    let is_setting = || ["acl", "cors", "tagging"].into_iter().any(|name| address.has(name));
     match *method {
-        Method::POST => Some(has("uploadId")),
+        Method::POST => Some(address.has("uploadId")),
         Method::PUT if is_setting() => Some(false),
         _ => None,
     }

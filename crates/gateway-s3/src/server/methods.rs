@@ -15,7 +15,7 @@ pub(super) fn check(method: &str, address: &Address) -> Result<(), Refusal> {
     let is_known = match method {
         "GET" => true,
         "HEAD" | "PUT" | "DELETE" => has_bucket,
-        "POST" => has_bucket && address.parameters().any(|name| OF_POST.contains(&name)),
+        "POST" => has_bucket && address.names().any(|name| OF_POST.contains(&name)),
         _ => false,
     };
     match is_known {
@@ -29,7 +29,7 @@ pub(super) fn check(method: &str, address: &Address) -> Result<(), Refusal> {
 
 /// True for a request whose body becomes an object or a part, if it copies none.
 pub(super) fn is_upload(method: &str, address: &Address) -> bool {
-    method == "PUT" && address.has_key() && address.parameters().all(|name| OF_UPLOADS.contains(&name))
+    method == "PUT" && address.has_key() && address.names().all(|name| OF_UPLOADS.contains(&name))
 }
 
 #[cfg(test)]
@@ -47,6 +47,7 @@ mod tests {
             ("PUT", "/b", ""),
             ("POST", "/b", "delete"),
             ("POST", "/b/k", "uploads="),
+            ("POST", "/b/k", "%75ploadId=x"),
             ("HEAD", "/b/k", ""),
         ] {
             check(method, &at(path, query)).unwrap();
@@ -68,12 +69,13 @@ mod tests {
 
     #[test]
     fn uploads_are_objects_and_parts() {
-        assert!(is_upload("PUT", &at("/b/k", "")) && is_upload("PUT", &at("/b/k", "partNumber=1&uploadId=x")));
+        assert!(is_upload("PUT", &at("/b/k", "")) && is_upload("PUT", &at("/b/k", "partNumber=1&%75ploadId=x")));
         for (method, path, query) in [
             ("PUT", "/b", ""),
             ("PUT", "/b/", ""),
             ("PUT", "/b/k", "acl"),
             ("PUT", "/b/k", "tagging="),
+            ("PUT", "/b/k", "%61cl"),
             ("GET", "/b/k", ""),
         ] {
             assert!(!is_upload(method, &at(path, query)), "{method} {path}?{query}");

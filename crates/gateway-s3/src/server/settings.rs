@@ -48,7 +48,7 @@ pub struct Limits {
     pub rate_min: u64,
     /// Waiting that is free of `rate_min`, for each body.
     pub rate_grace: Duration,
-    /// How long requests may go on after the door was told to stop.
+    /// How long requests may run after a stop of the door has begun.
     pub stop_time: Duration,
 }
 

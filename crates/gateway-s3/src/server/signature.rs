@@ -12,7 +12,7 @@ pub(crate) mod tests;
 mod times;
 
 pub use canonical::Head;
-pub(crate) use canonical::{decode, encode};
+pub(crate) use canonical::{decode, decode_parameter, encode};
 
 use crate::refusal::Refusal;
 use ring::hmac;

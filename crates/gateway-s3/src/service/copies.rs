@@ -7,6 +7,7 @@ use super::transfer::PIECE;
 use super::{Answer, Service, actor, caller, conditions, metadata, operations, timestamp};
 use crate::access::Right;
 use crate::refusal::Refusal;
+use crate::server::encode;
 use crate::storage::{Algorithm, Checksum, ChecksumKind, Metadata, Object, ObjectInfo, Store};
 use hyper::HeaderMap;
 use hyper::http::Extensions;
@@ -39,11 +40,27 @@ impl Source {
     }
 
     /// # Errors
-    /// `PreconditionFailed` if the source is not as the request demands.
+    /// `NoSuchBucket`, `NoSuchKey`, which name the source; `PreconditionFailed` if it is not as the request demands.
     pub(super) fn open(&self, store: &Store) -> Result<Object, Refusal> {
-        let object = store.open(&self.bucket, &self.key)?;
+        let object = store.open(&self.bucket, &self.key).map_err(|error| self.named(error.into()))?;
         self.conditions.check(object.info()).map_err(|_| precondition_failed())?;
         Ok(object)
+    }
+
+    /// An error has the bucket or object that it is about, which is not the request's address.
+    /// Source: "REST error responses" of the Amazon S3 API reference.
+    fn named(&self, refusal: Refusal) -> Refusal {
+        let Self { bucket, key, .. } = self;
+        match refusal.code {
+            "NoSuchKey" => {
+                let resource = format!("/{bucket}/{}", encode(key.as_bytes(), true));
+                refusal.with("Key", key).with("Resource", resource)
+            }
+            "NoSuchBucket" | "InvalidBucketName" => {
+                refusal.with("BucketName", bucket).with("Resource", format!("/{bucket}"))
+            }
+            _ => refusal,
+        }
     }
 }
 

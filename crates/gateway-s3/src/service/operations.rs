@@ -4,7 +4,7 @@
 use super::Service;
 use crate::access::{Caller, Right};
 use crate::refusal::Refusal;
-use crate::server::Tally;
+use crate::server::{Address, Tally};
 use crate::storage::CannedAcl;
 use s3s::S3Result;
 use s3s::access::{S3Access, S3AccessContext};
@@ -152,19 +152,25 @@ impl S3Access for Service {
         }
         refuse_headers(context)?;
         refuse_empty_source(context)?;
-        refuse_versions(context)?;
+        let address = context.extensions_mut().get::<Arc<Address>>().cloned().ok_or_else(super::failed)?;
+        refuse_versions(&address)?;
         let caller = context.extensions_mut().get::<Caller>().cloned().unwrap_or(Caller::Anonymous);
         let bucket = context.s3_path().get_bucket_name().unwrap_or("").to_owned();
         match caller.key() {
             Some(key) if key.allows(operation.right, &bucket) => Ok(()),
             Some(_) => Err(denied().into()),
-            None => Ok(self.check_public(operation.public, context).await?),
+            None => Ok(self.check_public(operation.public, &address, context).await?),
         }
     }
 }
 
 impl Service {
-    async fn check_public(&self, public: Public, context: &S3AccessContext<'_>) -> Result<(), Refusal> {
+    async fn check_public(
+        &self,
+        public: Public,
+        address: &Address,
+        context: &S3AccessContext<'_>,
+    ) -> Result<(), Refusal> {
         let (bucket, key) = match context.s3_path() {
             S3Path::Root => return Err(denied()),
             S3Path::Bucket { bucket } => (bucket.to_string(), None),
@@ -173,7 +179,7 @@ impl Service {
         if public == Public::No {
             return Err(denied());
         }
-        if context.uri().query().is_some_and(|query| query.contains("response-")) {
+        if address.names().any(|name| name.starts_with("response-")) {
             let message = "Request specific response headers cannot be used for anonymous GET requests.";
             return Err(Refusal::new("InvalidRequest", message));
         }
@@ -188,7 +194,7 @@ impl Service {
         match acl.await {
             Ok(CannedAcl::PublicRead) => Ok(()),
             Ok(CannedAcl::Private) => Err(denied()),
-            // Whether a bucket exists is nothing that a caller without a key is told, but S3 does.
+            // A caller without a key learns whether a bucket exists, as from S3.
             Err(refusal) => Err(refusal),
         }
     }
@@ -226,12 +232,10 @@ fn refuse_empty_source(context: &S3AccessContext<'_>) -> Result<(), Refusal> {
 }
 
 /// Objects have no versions: the only one is `null`.
-fn refuse_versions(context: &S3AccessContext<'_>) -> Result<(), Refusal> {
-    let items = context.uri().query().unwrap_or("").split('&');
-    let version = items.filter_map(|item| item.strip_prefix("versionId=")).find(|version| *version != "null");
-    match version {
-        None => Ok(()),
-        Some(_) => Err(Refusal::new("NoSuchVersion", "The bucket has no versions: the only one is null")),
+fn refuse_versions(address: &Address) -> Result<(), Refusal> {
+    match address.values("versionId").all(|version| version == "null") {
+        true => Ok(()),
+        false => Err(Refusal::new("NoSuchVersion", "The bucket has no versions: the only one is null")),
     }
 }
 

@@ -6,7 +6,7 @@ use super::checksums::{Expected, Sums};
 use crate::refusal::Refusal;
 use crate::server::BodyOutcome;
 use crate::storage::{self, Algorithm, Object, ObjectInfo, Store, Upload};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use s3s::dto::StreamingBlob;
 use std::ops::Range;
@@ -46,9 +46,9 @@ fn units(bytes: u64) -> u32 {
     bytes.min(PIECE as u64).div_ceil(UNIT as u64) as u32
 }
 
-/// Bytes of a body that were read together.
+/// Bytes of a body, copied out of the buffers of the socket: what it holds is what it has room for.
 struct Piece {
-    bytes: Vec<Bytes>,
+    bytes: Bytes,
     /// Nothing follows.
     is_last: bool,
     _room: OwnedSemaphorePermit,
@@ -86,12 +86,10 @@ impl Work {
         if let Some(begin) = begin.take() {
             self.upload = Some(begin(store)?);
         }
-        for bytes in piece.bytes {
-            self.sums.update(&bytes);
-            self.length += bytes.len() as u64;
-            if let Some(upload) = &mut self.upload {
-                upload.write(bytes)?;
-            }
+        self.sums.update(&piece.bytes);
+        self.length += piece.bytes.len() as u64;
+        if let Some(upload) = &mut self.upload {
+            upload.write(piece.bytes)?;
         }
         Ok(())
     }
@@ -109,17 +107,18 @@ where
     B: FnOnce(&Store) -> storage::Result<Upload> + Send + 'static,
     F: FnOnce(Upload, Received) -> storage::Result<ObjectInfo> + Send + 'static,
 {
-    let Incoming { mut body, length, mut expected, mut algorithms, outcome } = incoming;
+    let Incoming { body, length, mut expected, mut algorithms, outcome } = incoming;
     algorithms.extend(expected.algorithm());
     let mut work = Work { upload: None, sums: Sums::new(&algorithms), length: 0 };
     let mut begin = Some(begin);
-    let mut piece = gather(&service.budget, body.as_mut(), length).await?;
+    let mut pieces = Gathering { body, left: length, read: Bytes::new() };
+    let mut piece = pieces.next(&service.budget).await?;
     while !piece.is_last {
         let step = service.call(move |store| {
             work.add(piece, store, &mut begin)?;
             Ok((work, begin))
         });
-        let (stepped, next) = tokio::join!(step, gather(&service.budget, body.as_mut(), length));
+        let (stepped, next) = tokio::join!(step, pieces.next(&service.budget));
         (work, begin) = stepped?;
         piece = next?;
     }
@@ -138,27 +137,48 @@ where
     last.await
 }
 
-/// Reads the next piece of a body. A body that is known to fit into a piece is read to its end.
-async fn gather(budget: &Budget, body: Option<&mut StreamingBlob>, length: Option<u64>) -> Result<Piece, Refusal> {
-    let room = budget.take(length.unwrap_or(PIECE as u64)).await?;
-    let mut piece = Piece { bytes: Vec::new(), is_last: false, _room: room };
-    let Some(body) = body else { return Ok(Piece { is_last: true, ..piece }) };
-    let most = if length.is_some_and(|length| length <= PIECE as u64) { usize::MAX } else { PIECE };
-    let mut read = 0;
-    while read < most {
-        match body.next().await {
-            Some(Ok(bytes)) => {
-                read += bytes.len();
-                piece.bytes.push(bytes);
+/// Reads a body in pieces.
+struct Gathering {
+    body: Option<StreamingBlob>,
+    /// Bytes that follow, if that is known.
+    left: Option<u64>,
+    /// Bytes of the socket that are in no piece yet.
+    read: Bytes,
+}
+
+impl Gathering {
+    /// The next piece. The last one is read to the end of the body, if its length is known.
+    ///
+    /// # Errors
+    /// `IncompleteBody` if the body is longer than its length; why it could not be read.
+    async fn next(&mut self, budget: &Budget) -> Result<Piece, Refusal> {
+        let most = self.left.unwrap_or(u64::MAX).min(PIECE as u64) as usize;
+        let room = budget.take(most as u64).await?;
+        let mut bytes = BytesMut::with_capacity(most);
+        let is_last = loop {
+            bytes.extend_from_slice(&self.read.split_to(self.read.len().min(most - bytes.len())));
+            if bytes.len() == most && self.left != Some(most as u64) {
+                break false;
             }
-            Some(Err(error)) => return Err(fault(error)),
-            None => {
-                piece.is_last = true;
-                break;
+            if !self.read.is_empty() {
+                return Err(Refusal::new("IncompleteBody", "The body is longer than the Content-Length header says"));
             }
-        }
+            // A slice of nothing would keep its buffer.
+            self.read = Bytes::new();
+            match self.read_on().await? {
+                Some(read) => self.read = read,
+                None => break true,
+            }
+        };
+        self.left = self.left.map(|left| left - bytes.len() as u64);
+        Ok(Piece { bytes: bytes.freeze(), is_last, _room: room })
     }
-    Ok(piece)
+
+    /// Bytes of the socket. `None`: the body has ended.
+    async fn read_on(&mut self) -> Result<Option<Bytes>, Refusal> {
+        let Some(body) = &mut self.body else { return Ok(None) };
+        body.next().await.transpose().map_err(fault)
+    }
 }
 
 fn fault(error: s3s::StdError) -> Refusal {
@@ -235,7 +255,7 @@ fn read_piece(object: &Object, range: &Range<u64>, room: OwnedSemaphorePermit) -
     Ok(Bytes::from_owner(Held { bytes, _room: room }))
 }
 
-/// Reads pieces until the range ends or nobody takes them any more.
+/// Reads pieces until the range ends or the answer's body is dropped.
 async fn read_ahead(
     service: Service,
     object: Arc<Object>,
@@ -268,5 +288,67 @@ impl futures_util::Stream for Pieces {
             Some(first) => Poll::Ready(Some(Ok(first))),
             None => self.rest.poll_recv(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gathering(frames: &[&Bytes], length: Option<u64>) -> Gathering {
+        let frames: Vec<Result<Bytes, Refusal>> = frames.iter().map(|frame| Ok((*frame).clone())).collect();
+        let body = StreamingBlob::wrap(futures_util::stream::iter(frames));
+        Gathering { body: Some(body), left: length, read: Bytes::new() }
+    }
+
+    /// Lengths of the pieces, and their bytes.
+    async fn pieces(mut gathering: Gathering) -> Result<(Vec<usize>, Vec<u8>), Refusal> {
+        let (budget, mut lengths, mut bytes) = (Budget::new(PIECE), Vec::new(), Vec::new());
+        loop {
+            let piece = gathering.next(&budget).await?;
+            assert!(piece.bytes.len() <= PIECE && budget.0.available_permits() == PIECE / UNIT - piece_units(&piece));
+            lengths.push(piece.bytes.len());
+            bytes.extend_from_slice(&piece.bytes);
+            if piece.is_last {
+                return Ok((lengths, bytes));
+            }
+        }
+    }
+
+    fn piece_units(piece: &Piece) -> usize {
+        piece._room.num_permits()
+    }
+
+    #[tokio::test]
+    async fn a_body_comes_in_pieces_of_a_bounded_size() {
+        let frame: Bytes = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+        let frames = [&frame; 8];
+        let length = 8 * frame.len();
+        let expected = vec![PIECE, PIECE, length - 2 * PIECE];
+        for known in [Some(length as u64), None] {
+            let (lengths, bytes) = pieces(gathering(&frames, known)).await.unwrap();
+            assert_eq!(lengths, expected);
+            assert!(bytes == frame.repeat(8));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_piece_holds_no_buffer_of_the_socket() {
+        let frame = Bytes::from(vec![7; 100_000]);
+        let slice = frame.slice(10..20);
+        let mut gathering = gathering(&[&slice], Some(10));
+        let piece = gathering.next(&Budget::new(PIECE)).await.unwrap();
+        drop((slice, gathering));
+        assert!(piece.is_last && piece.bytes == [7; 10][..] && frame.is_unique());
+    }
+
+    #[tokio::test]
+    async fn a_body_of_another_length_is_noticed() {
+        let frame = Bytes::from_static(b"12345");
+        assert_eq!(pieces(gathering(&[&frame], Some(4))).await.unwrap_err().code, "IncompleteBody");
+        assert_eq!(pieces(gathering(&[&frame, &frame], Some(5))).await.unwrap_err().code, "IncompleteBody");
+        assert_eq!(pieces(gathering(&[&frame], Some(6))).await.unwrap().0, [5]);
+        assert_eq!(pieces(gathering(&[], Some(0))).await.unwrap().0, [0]);
+        assert_eq!(pieces(gathering(&[&frame; 2], Some(10))).await.unwrap().0, [10]);
     }
 }

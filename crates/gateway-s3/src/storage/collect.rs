@@ -1,4 +1,4 @@
-//! Removal of what nobody will ask for: uploads that were not completed, directories that no key needs any more.
+//! Removal of uploads that were not completed, and of directories that no key needs any more.
 
 use super::error::{Error, Result};
 use super::model::Collected;

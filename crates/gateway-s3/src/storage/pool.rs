@@ -82,7 +82,7 @@ impl Shared {
             }
             let Some(job) = queue.jobs.pop_front() else { return };
             drop(queue);
-            // A job that panics has said so on the log, and whoever waits for it learns of it: the thread goes on.
+            // The panic is logged and reported to the caller that waits for the job. The thread takes the next job.
             let _ = catch_unwind(AssertUnwindSafe(job));
         }
     }

@@ -1,7 +1,7 @@
 //! The content of an object or a part on its way in.
 //!
 //! Up to 16 KiB are kept and become one record with the name. More are written to a file without a name, in shards of
-//! 4 MiB side by side, and the file gets its name when all of them are on stable storage. Until then nobody sees it, and
+//! 4 MiB side by side, and the file gets its name when all of them are on stable storage. Until then no reader sees it, and
 //! it is removed if the upload is dropped or the session ends.
 
 use super::error::{Error, Result};
@@ -62,11 +62,14 @@ impl Store {
 }
 
 impl Upload {
-    /// Appends bytes. It returns before they are written, except if as many writes as an upload may have are in flight,
-    /// or no upload memory is free.
+    /// Appends bytes. They are collected into shards, which other threads write; the caller waits while as many writes
+    /// are in flight as an upload may have ([`super::Limits::upload_writes`]). The caller's thread writes what the
+    /// upload memory has no room for, and the last announced bytes if no other write is in flight. The first bytes
+    /// beyond 16 KiB create the file.
     ///
     /// # Errors
-    /// Those of this and of earlier writes; the upload is then of no use.
+    /// `EntityTooLarge`; `NoSuchBucket` or `NoSuchUpload` if the place was removed; those of this and of earlier writes.
+    /// The upload can only be dropped then.
     pub fn write(&mut self, mut bytes: Bytes) -> Result<()> {
         let end = self.written + bytes.len() as u64;
         if end > FILE_BYTES_MAX {

@@ -7,6 +7,7 @@ use crate::hosting::node::Node;
 use hekate_cluster::{S3DoorInfo, S3Grant, S3KeyInfo, S3Tls, VolumeInfo};
 use hekate_control::ControlRequest;
 use hekate_control::s3::*;
+use hekate_metrics::S3Counters;
 use hekate_proto::{Error, Result, VolumeId};
 use hekate_threads::time_of_day;
 use serde_json::Value;
@@ -220,30 +221,6 @@ fn set_key(node: &Node, call: &S3KeySet) -> Result<S3KeyStatus> {
 fn secrets(node: &Node, name: &str) -> Result<Vec<S3Secret>> {
     let found = volume(node, name)?;
     node.s3_secrets(found.volume, name)
-}
-
-/// What an S3 door has counted since it was opened.
-#[derive(Debug, Clone, Default)]
-pub struct S3Counters {
-    /// Connections that are open.
-    pub connections: u64,
-    pub connections_refused: u64,
-    pub operations: Vec<S3OperationCounters>,
-}
-
-/// Requests of one operation that an S3 door has answered.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct S3OperationCounters {
-    pub operation: &'static str,
-    pub requests: u64,
-    /// Answered with a status of 400 to 499.
-    pub client_errors: u64,
-    /// Answered with a status of 500 to 599.
-    pub server_errors: u64,
-    /// Bytes of bodies of requests.
-    pub bytes_received: u64,
-    /// Bytes of bodies of answers.
-    pub bytes_sent: u64,
 }
 
 impl Node {

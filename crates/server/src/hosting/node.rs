@@ -1,6 +1,5 @@
 //! A server process: its parts, and how it starts and stops.
 
-use crate::control::s3::S3Counters;
 use crate::hosting::cluster_access::ClusterAccess;
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::keys::Keys;
@@ -20,6 +19,7 @@ use crate::request::syncer::Syncers;
 use crate::request::tickets::Tickets;
 use crate::request::turn::Turn;
 use hekate_cluster::VolumeInfo;
+use hekate_metrics::S3Counters;
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
 use hekate_threads::{Mutex, time_of_day};

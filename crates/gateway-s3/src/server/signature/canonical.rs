@@ -145,6 +145,6 @@ pub(crate) fn decode(text: &[u8]) -> Vec<u8> {
 }
 
 /// As [`decode`]; a plus sign is a space.
-fn decode_parameter(text: &str) -> Vec<u8> {
+pub(crate) fn decode_parameter(text: &str) -> Vec<u8> {
     decode(text.replace('+', " ").as_bytes())
 }

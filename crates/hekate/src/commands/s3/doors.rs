@@ -5,9 +5,9 @@ use crate::commands::{graph, translator};
 use crate::paths::Paths;
 use hekate_client::{OpenOptions, Volume};
 use hekate_cluster::{S3DoorInfo, S3Tls};
-use hekate_gateway_s3::{Door, Limits, OperationCounters, Settings, TlsFiles};
+use hekate_gateway_s3::{Door, Limits, Settings, TlsFiles};
 use hekate_proto::{Error, Result, VolumeId};
-use hekate_server::{Node, S3Counters, S3OperationCounters, write_private};
+use hekate_server::{Node, write_private};
 use hekate_transport::{Endpoint, Local};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -95,7 +95,7 @@ impl Keeper {
             self.close(number);
         }
         for (number, open) in &self.open {
-            self.node.note_s3_counters(*number, Some(counters(&open.door)));
+            self.node.note_s3_counters(*number, Some(open.door.counters()));
         }
         let Ok(wanted) = self.node.s3_doors() else { return };
         let numbers: Vec<u32> = wanted.iter().map(|(_, info)| info.volume).collect();
@@ -187,23 +187,6 @@ impl Keeper {
         }
         self.node.note_s3_door(number, None);
         self.node.note_s3_counters(number, None);
-    }
-}
-
-fn counters(door: &Door) -> S3Counters {
-    let found = door.counters();
-    let of_operation = |of: OperationCounters| S3OperationCounters {
-        operation: of.operation,
-        requests: of.requests,
-        client_errors: of.client_errors,
-        server_errors: of.server_errors,
-        bytes_received: of.bytes_received,
-        bytes_sent: of.bytes_sent,
-    };
-    S3Counters {
-        connections: found.connections,
-        connections_refused: found.connections_refused,
-        operations: found.operations.into_iter().map(of_operation).collect(),
     }
 }
 

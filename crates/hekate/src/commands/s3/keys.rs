@@ -4,7 +4,7 @@ use hekate_control::s3::S3Secret;
 use hekate_gateway_s3::{Grant, Key, Keys, User};
 use hekate_proto::Result;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long keys that were read count. A key that was disabled is refused after this time.
@@ -19,6 +19,7 @@ type Read = dyn Fn() -> Result<Vec<S3Secret>> + Send + Sync;
 /// Keys that are read with `read`.
 pub struct RecordedKeys {
     read: Box<Read>,
+    /// Locked for a look-up or a replacement only, never over IO.
     known: Mutex<Known>,
     /// Held while the records are read.
     reading: Mutex<()>,
@@ -26,7 +27,7 @@ pub struct RecordedKeys {
 
 #[derive(Default)]
 struct Known {
-    keys: HashMap<String, Key>,
+    keys: HashMap<String, Arc<Key>>,
     /// When the records were last asked, and last answered.
     asked: Option<Instant>,
     answered: Option<Instant>,
@@ -37,36 +38,44 @@ impl RecordedKeys {
         Self { read: Box::new(read), known: Mutex::default(), reading: Mutex::default() }
     }
 
-    fn records(&self) -> MutexGuard<'_, Known> {
+    fn locked(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The key and the age of what is known. `None`: nothing is known, or it is too old.
-    fn find(&self, id: &str) -> Option<(Option<Key>, Duration)> {
-        let known = self.records();
+    fn find(&self, id: &str) -> Option<(Option<Arc<Key>>, Duration)> {
+        let known = self.locked();
         let (answered, asked) = (known.answered?, known.asked?);
         (answered.elapsed() < OUTAGE_MAX).then(|| (known.keys.get(id).cloned(), asked.elapsed()))
     }
 
     fn read(&self) -> Result<()> {
         let asked = Instant::now();
-        let read = (self.read)();
-        let mut known = self.records();
-        known.asked = Some(asked);
-        let keys = read.inspect_err(|error| log::warn!("the access keys cannot be read: {error}"))?;
-        known.keys = keys.into_iter().map(|secret| (secret.key.id.clone(), key_of(secret))).collect();
-        known.answered = Some(asked);
-        Ok(())
+        match (self.read)() {
+            Err(error) => {
+                self.locked().asked = Some(asked);
+                log::warn!("the access keys cannot be read: {error}");
+                Err(error)
+            }
+            Ok(secrets) => {
+                let keys =
+                    secrets.into_iter().map(|secret| (secret.key.id.clone(), Arc::new(key_of(secret)))).collect();
+                let read = Known { keys, asked: Some(asked), answered: Some(asked) };
+                // The keys of before are freed after the lock.
+                let _before = std::mem::replace(&mut *self.locked(), read);
+                Ok(())
+            }
+        }
     }
 }
 
 impl Keys for RecordedKeys {
-    fn known(&self, id: &str) -> Option<Key> {
+    fn known(&self, id: &str) -> Option<Arc<Key>> {
         let (found, age) = self.find(id)?;
         found.filter(|_| age < READ_AGAIN)
     }
 
-    fn lookup(&self, id: &str) -> Result<Option<Key>> {
+    fn lookup(&self, id: &str) -> Result<Option<Arc<Key>>> {
         let Some((found, age)) = self.find(id) else {
             let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
             if self.find(id).is_none() {
@@ -104,7 +113,7 @@ mod tests {
     use super::*;
     use hekate_control::s3::S3KeyStatus;
     use hekate_proto::Error;
-    use std::sync::Arc;
+    use std::sync::mpsc;
 
     type Recorded = Arc<Mutex<Result<Vec<S3Secret>>>>;
 
@@ -150,6 +159,27 @@ mod tests {
         assert!(keys.known("b").is_none());
         std::thread::sleep(READ_AGAIN);
         assert!(keys.known("a").is_none());
+    }
+
+    #[test]
+    fn a_known_key_is_found_while_the_records_are_read() {
+        let (begun, begins) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let (begun, goes_on) = (Mutex::new(begun), Mutex::new(goes_on));
+        let keys = Arc::new(RecordedKeys::new(move || {
+            begun.lock().unwrap().send(()).unwrap();
+            goes_on.lock().unwrap().recv().unwrap();
+            recorded(&["a"])
+        }));
+        go_on.send(()).unwrap();
+        keys.lookup("a").unwrap();
+        begins.recv().unwrap();
+        let reading = keys.clone();
+        let reader = std::thread::spawn(move || reading.lookup("b").unwrap().is_none());
+        begins.recv().unwrap();
+        assert!(keys.known("a").is_some() && keys.known("b").is_none());
+        go_on.send(()).unwrap();
+        assert!(reader.join().unwrap());
     }
 
     #[test]
