@@ -280,7 +280,8 @@ static inline void hekate_take_new_node_char_device(struct hekate_in *in, struct
     value->device = (uint64_t)hekate_take_u64(in);
 }
 
-static inline void hekate_put_new_node_char_device(struct hekate_out *out, const struct hekate_new_node_char_device *value)
+static inline void hekate_put_new_node_char_device(
+    struct hekate_out *out, const struct hekate_new_node_char_device *value)
 {
     hekate_put_u64(out, value->device);
 }
@@ -294,7 +295,8 @@ static inline void hekate_take_new_node_block_device(struct hekate_in *in, struc
     value->device = (uint64_t)hekate_take_u64(in);
 }
 
-static inline void hekate_put_new_node_block_device(struct hekate_out *out, const struct hekate_new_node_block_device *value)
+static inline void hekate_put_new_node_block_device(
+    struct hekate_out *out, const struct hekate_new_node_block_device *value)
 {
     hekate_put_u64(out, value->device);
 }
@@ -390,7 +392,8 @@ static inline void hekate_take_rename_mode_whiteout(struct hekate_in *in, struct
     value->seed = (uint32_t)hekate_take_u32(in);
 }
 
-static inline void hekate_put_rename_mode_whiteout(struct hekate_out *out, const struct hekate_rename_mode_whiteout *value)
+static inline void hekate_put_rename_mode_whiteout(
+    struct hekate_out *out, const struct hekate_rename_mode_whiteout *value)
 {
     hekate_put_bool(out, value->replace);
     hekate_put_u32(out, value->uid);
@@ -793,7 +796,13 @@ enum hekate_lock_kind {
 static inline uint8_t hekate_take_lock_kind(struct hekate_in *in)
 {
     uint8_t kind = (uint8_t)hekate_take_u8(in);
-    return kind == 1 || kind == 2 || kind == 3 ? kind : (uint8_t)hekate_in_fail(in, HEKATE_MALFORMED);
+    return kind >= 1 && kind <= 3 ? kind : (uint8_t)hekate_in_fail(in, HEKATE_MALFORMED);
+}
+
+static inline void hekate_put_lock_kind(struct hekate_out *out, uint8_t kind)
+{
+    out->invalid = out->invalid || !(kind >= 1 && kind <= 3);
+    hekate_put_u8(out, kind);
 }
 
 /* Rules of a lock. Locks of different styles never conflict. */
@@ -810,7 +819,13 @@ enum hekate_lock_style {
 static inline uint8_t hekate_take_lock_style(struct hekate_in *in)
 {
     uint8_t kind = (uint8_t)hekate_take_u8(in);
-    return kind == 1 || kind == 2 || kind == 3 ? kind : (uint8_t)hekate_in_fail(in, HEKATE_MALFORMED);
+    return kind >= 1 && kind <= 3 ? kind : (uint8_t)hekate_in_fail(in, HEKATE_MALFORMED);
+}
+
+static inline void hekate_put_lock_style(struct hekate_out *out, uint8_t kind)
+{
+    out->invalid = out->invalid || !(kind >= 1 && kind <= 3);
+    hekate_put_u8(out, kind);
 }
 
 /* A lock that is requested or held. */
@@ -839,8 +854,8 @@ static inline void hekate_take_lock(struct hekate_in *in, struct hekate_lock *va
 
 static inline void hekate_put_lock(struct hekate_out *out, const struct hekate_lock *value)
 {
-    hekate_put_u8(out, value->kind);
-    hekate_put_u8(out, value->style);
+    hekate_put_lock_kind(out, value->kind);
+    hekate_put_lock_style(out, value->style);
     hekate_put_u64(out, value->start);
     hekate_put_u64(out, value->end);
     hekate_put_u64(out, value->owner);
@@ -944,7 +959,13 @@ enum hekate_node_kind {
 static inline uint8_t hekate_take_node_kind(struct hekate_in *in)
 {
     uint8_t kind = (uint8_t)hekate_take_u8(in);
-    return kind == 1 || kind == 2 || kind == 3 || kind == 4 || kind == 5 || kind == 6 || kind == 7 ? kind : (uint8_t)hekate_in_fail(in, HEKATE_MALFORMED);
+    return kind >= 1 && kind <= 7 ? kind : (uint8_t)hekate_in_fail(in, HEKATE_MALFORMED);
+}
+
+static inline void hekate_put_node_kind(struct hekate_out *out, uint8_t kind)
+{
+    out->invalid = out->invalid || !(kind >= 1 && kind <= 7);
+    hekate_put_u8(out, kind);
 }
 
 /* A run of a file's bytes, stored as the first `length` bytes of `data`. The last piece extends to the end of
@@ -1071,7 +1092,7 @@ static inline void hekate_take_attr(struct hekate_in *in, struct hekate_attr *va
 static inline void hekate_put_attr(struct hekate_out *out, const struct hekate_attr *value)
 {
     hekate_put_u128(out, value->id);
-    hekate_put_u8(out, value->kind);
+    hekate_put_node_kind(out, value->kind);
     hekate_put_u16(out, value->mode);
     hekate_put_u32(out, value->uid);
     hekate_put_u32(out, value->gid);
@@ -1117,7 +1138,7 @@ static inline void hekate_put_entry(struct hekate_out *out, const struct hekate_
 {
     hekate_put_name(out, value->name);
     hekate_put_u128(out, value->inode);
-    hekate_put_u8(out, value->kind);
+    hekate_put_node_kind(out, value->kind);
     hekate_put_bool(out, value->has_attr);
     if (value->has_attr) {
         hekate_put_attr(out, &value->attr);
@@ -1589,7 +1610,8 @@ static inline void hekate_put_op_make_prefix(struct hekate_out *out, const struc
     hekate_put_u64(out, value->seed);
 }
 
-/* Joins files of a directory to a new file there, in one record: it gets their pieces, and they are removed. Replies `ConditionFailed` if a part has another ETag. */
+/* Joins files of a directory to a new file there, in one record: it gets their pieces, and they are removed. Replies
+ * `ConditionFailed` if a part has another ETag. */
 struct hekate_op_join {
     hekate_id dir;
     /* Each with the ETag that it must have, or an empty one. */
@@ -1705,7 +1727,8 @@ static inline void hekate_put_op_fetch(struct hekate_out *out, const struct heka
     hekate_put_bool(out, value->content);
 }
 
-/* At most `limit` names that begin with `prefix` and are after `after`, in the order of keys: a directory's name counts as if it ended in `/`. `spread` is 1 and means nothing here. */
+/* At most `limit` names that begin with `prefix` and are after `after`, in the order of keys: a directory's name
+ * counts as if it ended in `/`. `spread` is 1 and means nothing here. */
 struct hekate_op_list_keys {
     hekate_id dir;
     uint32_t spread;
@@ -1952,7 +1975,8 @@ static inline void hekate_put_op_get_lock(struct hekate_out *out, const struct h
     hekate_put_lock(out, &value->lock);
 }
 
-/* Takes, converts or releases a lock. If another owner holds one in conflict: `WouldBlock` without `wait`; with it `WaitingReply`, and the answer comes to the caller past the translators. */
+/* Takes, converts or releases a lock. If another owner holds one in conflict: `WouldBlock` without `wait`; with it
+ * `WaitingReply`, and the answer comes to the caller past the translators. */
 struct hekate_op_set_lock {
     hekate_id inode;
     struct hekate_lock lock;
@@ -2650,7 +2674,7 @@ static inline void hekate_take_reply_elsewhere(struct hekate_in *in, struct heka
 static inline void hekate_put_reply_elsewhere(struct hekate_out *out, const struct hekate_reply_elsewhere *value)
 {
     hekate_put_u128(out, value->inode);
-    hekate_put_u8(out, value->kind);
+    hekate_put_node_kind(out, value->kind);
 }
 
 /* The first lock in conflict, if there is one. */
@@ -3008,7 +3032,8 @@ static inline void hekate_take_error_not_supported(struct hekate_in *in, struct 
     value->what = hekate_take_string(in);
 }
 
-static inline void hekate_put_error_not_supported(struct hekate_out *out, const struct hekate_error_not_supported *value)
+static inline void hekate_put_error_not_supported(
+    struct hekate_out *out, const struct hekate_error_not_supported *value)
 {
     hekate_put_string(out, value->what);
 }
@@ -3076,7 +3101,8 @@ static inline void hekate_take_error_too_many_locks(struct hekate_in *in, struct
     value->what = hekate_take_string(in);
 }
 
-static inline void hekate_put_error_too_many_locks(struct hekate_out *out, const struct hekate_error_too_many_locks *value)
+static inline void hekate_put_error_too_many_locks(
+    struct hekate_out *out, const struct hekate_error_too_many_locks *value)
 {
     hekate_put_string(out, value->what);
 }
@@ -3778,7 +3804,7 @@ static inline int hekate_error_errno(const struct hekate_error *error)
     case HEKATE_ERROR_CONDITION_FAILED:
         return 125;
     case HEKATE_ERROR_REFUSED:
-        return error->u.refused.errno_value >= 1 && error->u.refused.errno_value <= 133 ? (int)error->u.refused.errno_value : 5;
+        return error->u.refused.errno_value - 1 < 133 ? (int)error->u.refused.errno_value : 5;
     case HEKATE_ERROR_PROTOCOL:
         return 71;
     case HEKATE_ERROR_BUG:

@@ -1,7 +1,7 @@
 /* Translators in C: the interface between a Hekate program and a shared library. docs/translators.md is the guide.
  *
- * A library has one symbol, `hekate_translator`, a table of this header's type. The program checks `abi` before it calls
- * anything. Ops and results are bytes in the encoding of docs/format/wire.md; hekate_ops.h decodes and encodes them.
+ * A library has one symbol, `hekate_translator`, a table of this header's type. The program checks `abi` before it
+ * calls anything. Ops and results are bytes in the encoding of docs/format/wire.md; hekate_ops.h decodes and encodes them.
  */
 #ifndef HEKATE_TRANSLATOR_H
 #define HEKATE_TRANSLATOR_H
@@ -49,8 +49,8 @@ typedef struct {
     void (*log)(const hekate_layer *layer, int level, const char *text, size_t length);
     /* Adds to a counter that `hekate graph` shows. */
     void (*count)(const hekate_layer *layer, const char *name, uint64_t add);
-    /* Copies the value of an option with a zero byte, at most `room` bytes. Returns the length of the whole value, or -1
-     * if there is no such option. */
+    /* Copies the value of an option with a zero byte, at most `room` bytes. Returns the length of the whole value, or
+     * -1 if there is no such option. */
     ptrdiff_t (*option)(const hekate_layer *layer, const char *name, char *out, size_t room);
     /* The answers. Each ends the life of the request. */
     void (*pass)(hekate_request *request);                                        /* the op as it came */

@@ -158,24 +158,32 @@ unsafe extern "C" fn handle(instance: *mut c_void, request: *mut RequestAbi, op:
 unsafe extern "C" fn event(instance: *mut c_void, event: c_int) -> c_int {
     // SAFETY: the instance lives until `destroy`.
     let inside = unsafe { &*instance.cast::<Inside>() };
-    if event != abi::STOP && event != abi::RECONFIGURE {
-        return 0;
+    let told = match event {
+        abi::START => "begin",
+        abi::RECALL => "recall",
+        abi::STOP => "stop",
+        abi::RECONFIGURE => return reconfigure(inside),
+        _ => return 0,
+    };
+    if let Err(error) = Python::attach(|py| inside.object.bind(py).call_method0(told).map(drop)) {
+        log(inside.host, inside.layer, 1, &error.to_string());
     }
+    0
+}
+
+/// As `event` answers it.
+fn reconfigure(inside: &Inside) -> c_int {
     let value = |name| option(inside.host, inside.layer, name);
-    if event == abi::RECONFIGURE && [value(c"library"), value(c"directory")] != inside.made_of {
+    if [value(c"library"), value(c"directory")] != inside.made_of {
         return 2;
     }
     let options = value(c"options");
     let told = Python::attach(|py| -> PyResult<()> {
-        let object = inside.object.bind(py);
-        if event == abi::STOP {
-            return object.call_method0("stop").map(drop);
-        }
         let values = PyDict::new(py);
         for (name, value) in class_options(&options) {
             values.set_item(name, value)?;
         }
-        object.call_method1("reconfigure", (values,)).map(drop)
+        inside.object.bind(py).call_method1("reconfigure", (values,)).map(drop)
     });
     if let Err(error) = &told {
         log(inside.host, inside.layer, 2, &error.to_string());
@@ -186,7 +194,13 @@ unsafe extern "C" fn event(instance: *mut c_void, event: c_int) -> c_int {
 unsafe extern "C" fn destroy(instance: *mut c_void) {
     // SAFETY: `create` made the box.
     let inside = unsafe { Box::from_raw(instance.cast::<Inside>()) };
-    Python::attach(|_| drop(inside));
+    Python::attach(|py| {
+        // Threads of the translator may outlive it: their lines have nowhere to go once the layer is gone.
+        if let Err(error) = inside.object.bind(py).call_method0("close") {
+            log(inside.host, inside.layer, 1, &error.to_string());
+        }
+        drop(inside);
+    });
 }
 
 const OPTIONS: &[abi::OptionAbi] = &[

@@ -1,10 +1,15 @@
-"""Writes include/hekate_ops.h: the ops, replies and errors as C99 structs, with decoders and encoders."""
+"""Writes include/hekate_ops.h: the ops, replies and errors as C99 structs, with decoders and encoders, between
+the texts of header_head.h and header_tail.h."""
 
 import re
+import textwrap
+from pathlib import Path
 
+from .python import COLUMNS
 from .rust import INTEGERS
 
 C_INTEGERS = {"u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t"}
+HERE = Path(__file__).resolve().parent
 # `errno` is a macro.
 RENAMED_FIELDS = {"errno": "errno_value"}
 
@@ -34,20 +39,24 @@ class Header:
             elif found.kind == "enum":
                 self.add_union(snake(name), snake(name), "uint8_t", found.doc, variants_of(found))
         ops = [(op.method, op.numbers[0] << 8 | op.numbers[1], op.fields, op.doc) for op in self.vocabulary.ops]
-        self.add_union("op", "op", "uint16_t", "An op. The kind is the family in the high byte, the number in the low.", ops)
+        doc = "An op. The kind is the family in the high byte, the number in the low."
+        self.add_union("op", "op", "uint16_t", doc, ops)
         replies = [(snake(v.name), v.number, v.fields, v.doc) for v in self.vocabulary.replies]
         self.add_union("reply", "reply", "uint8_t", "The reply to an op.", replies)
         error = self.vocabulary.types["Error"]
         self.add_union("error", "error", "uint8_t", error.doc, variants_of(error))
         self.add_errors()
-        return HEAD + "\n".join(self.lines) + TAIL
+        head, tail = ((HERE / name).read_text() for name in ("header_head.h", "header_tail.h"))
+        return head + "\n".join(self.lines) + tail
 
     # Declarations.
 
     def add_comment(self, doc, depth=0):
         if doc:
             indent = "    " * depth
-            lines = doc.replace("[`", "`").replace("`]", "`").replace("*/", "* /").split("\n")
+            text = doc.replace("[`", "`").replace("`]", "`").replace("*/", "* /")
+            width = COLUMNS - len(indent) - len("/*  */")
+            lines = [part for line in text.split("\n") for part in textwrap.wrap(line, width) or [""]]
             self.add(f"{indent}/* " + f"\n{indent} * ".join(lines) + " */")
 
     def add_plain_enum(self, found):
@@ -59,10 +68,15 @@ class Header:
             self.add(f"    HEKATE_{name.upper()}_{snake(variant.name).upper()} = {variant.number},")
         self.lines[-1] = self.lines[-1].rstrip(",")
         self.add("};\n")
-        last = " || ".join(f"kind == {variant.number}" for variant in found.variants)
+        first, last = found.variants[0].number, found.variants[-1].number
+        numbers = [variant.number for variant in found.variants]
+        assert numbers == list(range(first, last + 1)), f"the numbers of {found.name} have a gap"
+        known = f"kind <= {last}" if first == 0 else f"kind >= {first} && kind <= {last}"
         self.add(f"static inline uint8_t hekate_take_{name}(struct hekate_in *in)\n{{")
         self.add("    uint8_t kind = (uint8_t)hekate_take_u8(in);")
-        self.add(f"    return {last} ? kind : (uint8_t)hekate_in_fail(in, HEKATE_MALFORMED);\n}}\n")
+        self.add(f"    return {known} ? kind : (uint8_t)hekate_in_fail(in, HEKATE_MALFORMED);\n}}\n")
+        self.add(f"static inline void hekate_put_{name}(struct hekate_out *out, uint8_t kind)\n{{")
+        self.add(f"    out->invalid = out->invalid || !({known});\n    hekate_put_u8(out, kind);\n}}\n")
 
     def declare(self, field, depth):
         self.add_comment(field.doc, depth)
@@ -99,11 +113,11 @@ class Header:
 
     def add_functions(self, name, fields):
         short = name[len("hekate_") :]
-        self.add(f"static inline void hekate_take_{short}(struct hekate_in *in, struct {name} *value)\n{{")
+        self.add(signature(f"hekate_take_{short}", "struct hekate_in *in", f"struct {name} *value"))
         for field in fields:
             self.take(field.type, f"value->{member(field)}", 1)
         self.add("}\n")
-        self.add(f"static inline void hekate_put_{short}(struct hekate_out *out, const struct {name} *value)\n{{")
+        self.add(signature(f"hekate_put_{short}", "struct hekate_out *out", f"const struct {name} *value"))
         for field in fields:
             self.put(field.type, f"value->{member(field)}", 1)
         self.add("}\n")
@@ -133,8 +147,11 @@ class Header:
     def add_union_functions(self, name, prefix, number_type, variants):
         wide = number_type == "uint16_t"
         self.add(f"static inline void hekate_take_{name}(struct hekate_in *in, struct hekate_{name} *value)\n{{")
-        self.add("    uint16_t kind = (uint16_t)hekate_take_u8(in);\n" if not wide else
-                 "    uint16_t kind = (uint16_t)(hekate_take_u8(in) << 8);\n    kind = (uint16_t)(kind | hekate_take_u8(in));\n")
+        if wide:
+            self.add("    uint16_t kind = (uint16_t)(hekate_take_u8(in) << 8);")
+            self.add("    kind = (uint16_t)(kind | hekate_take_u8(in));\n")
+        else:
+            self.add("    uint16_t kind = (uint16_t)hekate_take_u8(in);\n")
         self.add(f"    value->kind = {'kind' if wide else '(uint8_t)kind'};\n    switch (kind) {{")
         for variant, _, fields, _ in variants:
             self.add(f"    case HEKATE_{prefix.upper()}_{variant.upper()}:")
@@ -218,7 +235,7 @@ class Header:
         if found.kind == "newtype":
             return self.put_call((found.inner,), value)
         if found.is_plain:
-            return f"hekate_put_u8(out, {value})"
+            return f"hekate_put_{snake(found.name)}(out, {value})"
         return f"hekate_put_{snake(found.name)}(out, &{value})"
 
     def least(self, kind):
@@ -248,357 +265,35 @@ class Header:
             self.add(f'    case HEKATE_OP_{op.method.upper()}:\n        return "{op.label}";')
         self.add("    default:\n        return NULL;\n    }\n}\n")
         self.add("/* The name of an error, or NULL if it is none. */")
-        self.add("static inline const char *hekate_error_name(const struct hekate_error *error)\n{\n    switch (error->kind) {")
+        self.add("static inline const char *hekate_error_name(const struct hekate_error *error)\n{")
+        self.add("    switch (error->kind) {")
         for row in self.vocabulary.errors:
-            self.add(f'    case HEKATE_ERROR_{snake(row.variant.name).upper()}:\n        return "{row.variant.name}";')
+            name = row.variant.name
+            self.add(f'    case HEKATE_ERROR_{snake(name).upper()}:\n        return "{name}";')
         self.add("    default:\n        return NULL;\n    }\n}\n")
         self.add("/* The errno (errno(3)) of an error, as on Linux x86-64 and arm64. */")
-        self.add("static inline int hekate_error_errno(const struct hekate_error *error)\n{\n    switch (error->kind) {")
+        self.add("static inline int hekate_error_errno(const struct hekate_error *error)\n{")
+        self.add("    switch (error->kind) {")
         for row in self.vocabulary.errors:
             self.add(f"    case HEKATE_ERROR_{snake(row.variant.name).upper()}:")
             if row.errno:
                 self.add(f"        return {row.errno};")
             else:
                 given = f"error->u.{snake(row.variant.name)}.errno_value"
-                self.add(f"        return {given} >= 1 && {given} <= 133 ? (int){given} : 5;")
+                self.add(f"        return {given} - 1 < 133 ? (int){given} : 5;")
         self.add("    default:\n        return 5;\n    }\n}\n")
+
+
+def signature(name, *parameters):
+    """The head of a function without a result."""
+    line = f"static inline void {name}({', '.join(parameters)})"
+    if len(line) > COLUMNS:
+        line = f"static inline void {name}(\n    {', '.join(parameters)})"
+    return line + "\n{"
 
 
 def variants_of(found):
     return [(snake(v.name), v.number, v.fields, v.doc) for v in found.variants]
-
-
-HEAD = '''/* Ops, replies and errors of Hekate, with their encoding. Generated by python/generate.py from crates/proto.
- *
- * C99, header-only. Nothing is allocated: byte strings point into the decoded buffer, lists are placed in an arena of
- * the caller, and both are valid as long as these are. Decoders never read past the end of the buffer, whatever it
- * holds.
- *
- *     struct hekate_arena arena = { memory, sizeof memory };
- *     struct hekate_op op;
- *     if (hekate_decode_op(data, length, &arena, &op) == HEKATE_OK && op.kind == HEKATE_OP_LOOKUP)
- *         printf("%.*s\\n", (int)op.u.lookup.name.length, (const char *)op.u.lookup.name.data);
- */
-#ifndef HEKATE_OPS_H
-#define HEKATE_OPS_H
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-/* What a decoder returns. */
-enum hekate_status {
-    HEKATE_OK = 0,
-    HEKATE_MALFORMED = -1, /* The bytes are not the encoding of one value. */
-    HEKATE_NO_ROOM = -2    /* The arena is too small for the lists. */
-};
-
-/* An id of 128 bits. */
-typedef struct hekate_u128 {
-    uint64_t low;
-    uint64_t high;
-} hekate_id;
-
-/* Bytes, without a NUL at their end. Names, byte strings, and texts in UTF-8. */
-struct hekate_bytes {
-    const uint8_t *data;
-    uint32_t length;
-};
-
-/* A name or key, and a value. */
-struct hekate_pair {
-    struct hekate_bytes first;
-    struct hekate_bytes second;
-};
-
-/* Memory for lists, used from its begin on. */
-struct hekate_arena {
-    void *memory;
-    size_t left;
-};
-
-/* A cursor over received bytes. After a failure everything that is taken is 0. */
-struct hekate_in {
-    const uint8_t *at;
-    size_t left;
-    struct hekate_arena *arena;
-    int status;
-};
-
-/* Where an encoding is written. `length` counts on when the room is over. */
-struct hekate_out {
-    uint8_t *data;
-    size_t room;
-    size_t length;
-    bool invalid;
-};
-
-static inline int hekate_in_fail(struct hekate_in *in, int status)
-{
-    if (in->status == HEKATE_OK) {
-        in->status = status;
-    }
-    in->left = 0;
-    return 0;
-}
-
-static inline uint64_t hekate_take_integer(struct hekate_in *in, size_t size)
-{
-    uint64_t value = 0;
-    size_t i;
-    if (in->left < size) {
-        return (uint64_t)hekate_in_fail(in, HEKATE_MALFORMED);
-    }
-    for (i = 0; i < size; i++) {
-        value |= (uint64_t)in->at[i] << (8 * i);
-    }
-    in->at += size;
-    in->left -= size;
-    return value;
-}
-
-static inline uint64_t hekate_take_u8(struct hekate_in *in) { return hekate_take_integer(in, 1); }
-static inline uint64_t hekate_take_u16(struct hekate_in *in) { return hekate_take_integer(in, 2); }
-static inline uint64_t hekate_take_u32(struct hekate_in *in) { return hekate_take_integer(in, 4); }
-static inline uint64_t hekate_take_u64(struct hekate_in *in) { return hekate_take_integer(in, 8); }
-
-static inline hekate_id hekate_take_u128(struct hekate_in *in)
-{
-    hekate_id id;
-    id.low = hekate_take_u64(in);
-    id.high = hekate_take_u64(in);
-    return id;
-}
-
-static inline bool hekate_take_bool(struct hekate_in *in)
-{
-    uint64_t value = hekate_take_u8(in);
-    if (value > 1) {
-        hekate_in_fail(in, HEKATE_MALFORMED);
-    }
-    return value == 1;
-}
-
-static inline struct hekate_bytes hekate_take_bytes(struct hekate_in *in)
-{
-    struct hekate_bytes bytes = { NULL, 0 };
-    uint32_t length = (uint32_t)hekate_take_u32(in);
-    if (length > in->left) {
-        hekate_in_fail(in, HEKATE_MALFORMED);
-        return bytes;
-    }
-    bytes.data = in->at;
-    bytes.length = length;
-    in->at += length;
-    in->left -= length;
-    return bytes;
-}
-
-/* True if the bytes are a name: 1 to 255 bytes, no / and no NUL, neither . nor .. */
-static inline bool hekate_is_name(struct hekate_bytes name)
-{
-    if (name.length == 0 || name.length > 255 || memchr(name.data, 0, name.length) != NULL
-        || memchr(name.data, '/', name.length) != NULL) {
-        return false;
-    }
-    return !(name.data[0] == '.' && (name.length == 1 || (name.length == 2 && name.data[1] == '.')));
-}
-
-static inline struct hekate_bytes hekate_take_name(struct hekate_in *in)
-{
-    struct hekate_bytes name = hekate_take_bytes(in);
-    if (!hekate_is_name(name)) {
-        hekate_in_fail(in, HEKATE_MALFORMED);
-    }
-    return name;
-}
-
-/* True if the bytes are UTF-8 (RFC 3629). */
-static inline bool hekate_is_utf8(struct hekate_bytes text)
-{
-    uint32_t i = 0;
-    while (i < text.length) {
-        uint8_t first = text.data[i];
-        uint32_t more = first < 0x80 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;
-        uint32_t j;
-        if ((first >= 0x80 && first < 0xc2) || first > 0xf4 || more >= text.length - i) {
-            return false;
-        }
-        for (j = 1; j <= more; j++) {
-            if ((text.data[i + j] & 0xc0) != 0x80) {
-                return false;
-            }
-        }
-        if ((first == 0xe0 && text.data[i + 1] < 0xa0) || (first == 0xed && text.data[i + 1] > 0x9f)
-            || (first == 0xf0 && text.data[i + 1] < 0x90) || (first == 0xf4 && text.data[i + 1] > 0x8f)) {
-            return false;
-        }
-        i += more + 1;
-    }
-    return true;
-}
-
-static inline struct hekate_bytes hekate_take_string(struct hekate_in *in)
-{
-    struct hekate_bytes text = hekate_take_bytes(in);
-    if (!hekate_is_utf8(text)) {
-        hekate_in_fail(in, HEKATE_MALFORMED);
-    }
-    return text;
-}
-
-/* The count of a list whose items take at least `size` bytes each. */
-static inline uint32_t hekate_take_count(struct hekate_in *in, size_t size)
-{
-    uint32_t count = (uint32_t)hekate_take_u32(in);
-    return count > in->left / size ? (uint32_t)hekate_in_fail(in, HEKATE_MALFORMED) : count;
-}
-
-/* Room for a list. NULL for an empty one, and if the arena is too small. */
-static inline void *hekate_in_room(struct hekate_in *in, size_t count, size_t size)
-{
-    size_t pad;
-    uint8_t *room;
-    if (count == 0) {
-        return NULL;
-    }
-    if (in->arena == NULL || in->arena->memory == NULL) {
-        hekate_in_fail(in, HEKATE_NO_ROOM);
-        return NULL;
-    }
-    pad = (size_t)(-(uintptr_t)in->arena->memory & 15);
-    if (in->arena->left < pad || (in->arena->left - pad) / size < count) {
-        hekate_in_fail(in, HEKATE_NO_ROOM);
-        return NULL;
-    }
-    room = (uint8_t *)in->arena->memory + pad;
-    in->arena->memory = room + count * size;
-    in->arena->left -= pad + count * size;
-    memset(room, 0, count * size);
-    return room;
-}
-
-static inline void hekate_put_raw(struct hekate_out *out, const void *data, size_t size)
-{
-    if (out->length <= out->room && size <= out->room - out->length && size > 0) {
-        memcpy(out->data + out->length, data, size);
-    }
-    out->length += size;
-}
-
-static inline void hekate_put_integer(struct hekate_out *out, uint64_t value, size_t size)
-{
-    uint8_t bytes[8];
-    size_t i;
-    for (i = 0; i < size; i++) {
-        bytes[i] = (uint8_t)(value >> (8 * i));
-    }
-    hekate_put_raw(out, bytes, size);
-}
-
-static inline void hekate_put_u8(struct hekate_out *out, uint8_t value) { hekate_put_integer(out, value, 1); }
-static inline void hekate_put_u16(struct hekate_out *out, uint16_t value) { hekate_put_integer(out, value, 2); }
-static inline void hekate_put_u32(struct hekate_out *out, uint32_t value) { hekate_put_integer(out, value, 4); }
-static inline void hekate_put_u64(struct hekate_out *out, uint64_t value) { hekate_put_integer(out, value, 8); }
-static inline void hekate_put_bool(struct hekate_out *out, bool value) { hekate_put_u8(out, value ? 1 : 0); }
-
-static inline void hekate_put_u128(struct hekate_out *out, hekate_id id)
-{
-    hekate_put_u64(out, id.low);
-    hekate_put_u64(out, id.high);
-}
-
-static inline void hekate_put_bytes(struct hekate_out *out, struct hekate_bytes bytes)
-{
-    hekate_put_u32(out, bytes.length);
-    hekate_put_raw(out, bytes.data, bytes.length);
-}
-
-static inline void hekate_put_string(struct hekate_out *out, struct hekate_bytes text)
-{
-    out->invalid = out->invalid || !hekate_is_utf8(text);
-    hekate_put_bytes(out, text);
-}
-
-static inline void hekate_put_name(struct hekate_out *out, struct hekate_bytes name)
-{
-    out->invalid = out->invalid || !hekate_is_name(name);
-    hekate_put_bytes(out, name);
-}
-
-'''
-
-TAIL = '''
-/* What an op came to: a reply, or an error. */
-struct hekate_result {
-    bool is_ok;
-    union {
-        struct hekate_reply reply;
-        struct hekate_error error;
-    } u;
-};
-
-static inline void hekate_take_result(struct hekate_in *in, struct hekate_result *value)
-{
-    value->is_ok = hekate_take_bool(in);
-    if (value->is_ok) {
-        hekate_take_reply(in, &value->u.reply);
-    } else {
-        hekate_take_error(in, &value->u.error);
-    }
-}
-
-static inline void hekate_put_result(struct hekate_out *out, const struct hekate_result *value)
-{
-    hekate_put_bool(out, value->is_ok);
-    if (value->is_ok) {
-        hekate_put_reply(out, &value->u.reply);
-    } else {
-        hekate_put_error(out, &value->u.error);
-    }
-}
-
-/* Decodes a value that fills `data` exactly. Returns an enum hekate_status. */
-#define HEKATE_DECODE(name)                                                                                       \\
-    static inline int hekate_decode_##name(                                                                       \\
-        const uint8_t *data, size_t length, struct hekate_arena *arena, struct hekate_##name *value)              \\
-    {                                                                                                             \\
-        struct hekate_in in;                                                                                      \\
-        in.at = data;                                                                                             \\
-        in.left = length;                                                                                         \\
-        in.arena = arena;                                                                                         \\
-        in.status = HEKATE_OK;                                                                                    \\
-        memset(value, 0, sizeof *value);                                                                          \\
-        hekate_take_##name(&in, value);                                                                           \\
-        return in.status != HEKATE_OK ? in.status : in.left == 0 ? HEKATE_OK : HEKATE_MALFORMED;                  \\
-    }
-
-/* Returns the length of the encoding; 0 if the value has none (a kind that does not exist, a name that is none). It is
- * written whole if it is at most `room`; otherwise what `data` holds means nothing. */
-#define HEKATE_ENCODE(name)                                                                                       \\
-    static inline size_t hekate_encode_##name(const struct hekate_##name *value, uint8_t *data, size_t room)      \\
-    {                                                                                                             \\
-        struct hekate_out out;                                                                                    \\
-        out.data = data;                                                                                          \\
-        out.room = room;                                                                                          \\
-        out.length = 0;                                                                                           \\
-        out.invalid = false;                                                                                      \\
-        hekate_put_##name(&out, value);                                                                           \\
-        return out.invalid ? 0 : out.length;                                                                      \\
-    }
-
-HEKATE_DECODE(op)
-HEKATE_DECODE(reply)
-HEKATE_DECODE(error)
-HEKATE_DECODE(result)
-HEKATE_ENCODE(op)
-HEKATE_ENCODE(reply)
-HEKATE_ENCODE(error)
-HEKATE_ENCODE(result)
-
-#endif
-'''
 
 
 def write(vocabulary):

@@ -190,7 +190,8 @@ def camel(label):
 
 
 def labels(text):
-    return {(family, name): label for family, name, label in re.findall(r'(\w+Op)::(\w+)(?: \{ \.\. \})? => "([\w-]+)"', text)}
+    arms = re.findall(r'(\w+Op)::(\w+)(?: \{ \.\. \})? => "([\w-]+)"', text)
+    return {(family, name): label for family, name, label in arms}
 
 
 def parse(text):

@@ -1,6 +1,6 @@
 """Writes python/hekate/ops.pyi: the types and the documentation of ops.py."""
 
-from .python import attribute, class_of, defaults, docstring, op_doc
+from .python import attribute, class_of, defaults, docstring, folded, op_doc
 
 PLAIN = {"bool": "bool", "bytes": "bytes", "name": "bytes", "string": "str"}
 
@@ -43,7 +43,7 @@ class Stub:
         for reply in self.vocabulary.replies:
             self.add_class(reply.name + "Reply", "Reply", reply.fields, reply.doc)
         self.add_next()
-        return HEAD + "\n".join(self.lines) + "\n"
+        return HEAD + folded("\n".join(self.lines)) + "\n"
 
     def add_type(self, found):
         name = class_of(found.name)
@@ -86,8 +86,8 @@ class Stub:
 
     def add_next(self):
         self.add("\nclass Next:")
-        self.add('    """The layer below. In a plain method each call returns the reply; in an `async` one it is awaited.')
-        self.add('    Both raise HekateError."""')
+        self.add('    """The layer below. In a plain method each call returns the reply; in an `async` one it is')
+        self.add('    awaited. Both raise HekateError."""')
         self.add("    def __init__(self, run: Callable[[Op], Any]) -> None: ...")
         self.add("    def __call__(self, op: Op) -> Any: ...")
         for op in self.vocabulary.ops:

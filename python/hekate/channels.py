@@ -12,25 +12,23 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 from . import ops
-from .values import Malformed, Op
+from .values import Ended, Malformed, Op
 
 CALL, RESULT, NEXT, DONE, PASSED = 1, 2, 3, 4, 5
 FRAME = struct.Struct("<B3xIQ")
 # Parts of an encoding are joined before they are copied to the shared memory, unless the join would be a costly copy.
 JOINED_BYTES_MAX = 64 << 10
-
-
-class Ended(BaseException):
-    """The host closed the channel. Not an Exception, so that a translator's own `except` lets it pass."""
+# The refusal of an op for which there is no memory. It is encoded now, while there is some.
+NO_MEMORY = ops.encode_result(OSError(12, "the translator's worker is out of memory"))
 
 
 class Channel:
     """One channel. Its frames are sent and received by one thread at a time.
 
     `broken` is called with a text if the host sends what the protocol does not have. It ends the process: an exception
-    might be caught by the translator."""
+    might be caught by the translator. `is_called`: a call has no answer yet."""
 
-    __slots__ = ("area", "broken", "durable", "memory", "number", "receive", "send", "socket")
+    __slots__ = ("area", "broken", "durable", "is_called", "memory", "number", "receive", "send", "socket")
 
     def __init__(self, fds, area, broken):
         os.set_inheritable(fds["socket"], False)
@@ -38,7 +36,7 @@ class Channel:
         self.memory, self.area, self.broken = mmap.mmap(fds["memory"], 2 * area), area, broken
         os.close(fds["memory"])
         self.send, self.receive = self.socket.sendall, self.socket.recv
-        self.number, self.durable = 0, 0
+        self.number, self.durable, self.is_called = 0, 0, False
 
     def frame(self):
         """The next frame: kind, length, number."""
@@ -46,6 +44,8 @@ class Channel:
             found = self.receive(16, socket.MSG_WAITALL)
         except OSError as error:
             raise Ended from error
+        except MemoryError:
+            os._exit(1)  # the frame stays unread: no later one would be understood
         if len(found) != 16:
             if found:
                 self.broken(f"a frame of {len(found)} bytes instead of 16")
@@ -60,6 +60,7 @@ class Channel:
         kind, length, number = self.frame()
         if kind != CALL:
             self.broken(f"a frame of kind {kind} where a call belongs")
+        self.number, self.is_called = number, True
         memory = self.memory
         durable = memory[0]
         if durable > 1 or not length:
@@ -68,7 +69,7 @@ class Channel:
             op = ops.decode_op(memory, 1, length)
         except Malformed as error:
             self.broken(f"a call's op: {error}")
-        self.number, self.durable = number, durable
+        self.durable = durable
         op.durable = durable == 1
         return op
 
@@ -107,14 +108,22 @@ class Channel:
         except OSError as error:
             raise Ended from error
 
-    def done(self, result):
-        """Answers the call with a reply or an OSError."""
-        parts = []
-        ops.put_result(result, parts.append)
-        self.write(DONE, parts)
+    def answer(self, parts):
+        """Answers the call with an encoded result, or with None: the op is passed on as it came."""
+        if parts is None:
+            self.send_frame(FRAME.pack(PASSED, 0, self.number))
+        else:
+            self.write(DONE, parts)
+        self.is_called = False
 
-    def passed(self):
-        self.send_frame(FRAME.pack(PASSED, 0, self.number))
+    def refuse(self):
+        """Refuses the call for want of memory. Returns False if there is none."""
+        if not self.is_called:
+            return False
+        self.memory[self.area : self.area + len(NO_MEMORY)] = NO_MEMORY
+        self.send_frame(FRAME.pack(DONE, len(NO_MEMORY), self.number))
+        self.is_called = False
+        return True
 
 
 def put_op(op, add):
@@ -163,16 +172,12 @@ class AsyncCall:
                 return found[0]
             try:
                 reply, error = channel.exchange(what), None
-            except (OSError, TypeError, ValueError) as raised:
+            except Exception as raised:
                 reply, error = None, raised
             self.loop.call_soon_threadsafe(settle, found, reply, error)
 
     def start(self, method, op):
-        try:
-            task = self.loop.create_task(self.run(method, op))
-        except BaseException as error:
-            self.queue.put((None, error))
-            raise
+        task = self.loop.create_task(self.run(method, op))
         RUNNING.add(task)
         task.add_done_callback(RUNNING.discard)
 
@@ -183,7 +188,11 @@ class AsyncCall:
         except BaseException as error:
             found = error
         self.is_over = True
-        self.queue.put((None, found))
+        try:
+            self.queue.put((None, found))
+        except MemoryError:
+            self.loop.stop()  # and the process with it: the call would never be answered
+            raise
 
 
 # The loop itself keeps only weak references to tasks.
@@ -201,24 +210,36 @@ def settle(future, reply, error):
 
 
 class EventLoop:
-    """The loop of all `async` methods, on a thread of its own. It is made when the first one needs it."""
+    """The loop of all `async` methods, on a thread of its own. It is made when the first one needs it.
 
-    def __init__(self, own, local):
+    `start_thread(target, name, argument)`: the process ends with a thread that fails. A callback of this file that
+    fails, for want of memory, ends the loop with it: its call would never be answered."""
+
+    def __init__(self, own, local, start_thread):
         self.own, self.local, self.lock, self.loop = own, local, threading.Lock(), None
+        self.start_thread = start_thread
         self.executor = ThreadPoolExecutor(1, "own ops")
 
     def get(self):
         with self.lock:
             if self.loop is None:
                 loop = asyncio.new_event_loop()
-                threading.Thread(target=self.run, args=(loop,), name="event loop", daemon=True).start()
+                self.start_thread(self.run, "event loop", loop)
                 self.loop = loop
             return self.loop
 
     def run(self, loop):
         self.local.is_loop = True
         asyncio.set_event_loop(loop)
+        loop.set_exception_handler(self.failed)
         loop.run_forever()
+        raise MemoryError("a callback of the event loop failed")
+
+    def failed(self, loop, context):
+        """A callback failed, or a task of the translator ended with an exception that nobody has asked for."""
+        if "handle" in context and isinstance(context.get("exception"), MemoryError):
+            loop.stop()
+        loop.default_exception_handler(context)
 
     def next(self, op):
         """On the event loop: the awaitable of an op's reply."""

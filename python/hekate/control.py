@@ -10,7 +10,12 @@ import time
 
 LINES_PER_SECOND_MAX = 100
 TEXT_CHARS_MAX = 16 << 10
-LEVELS = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error", "CRITICAL": "error"}
+LEVELS = [(logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info")]
+
+
+def level_of(number):
+    """The host's level of a record. Levels of a translator's own are those below them."""
+    return next((name for least, name in LEVELS if number >= least), "debug")
 
 
 class Control:
@@ -83,11 +88,11 @@ class Control:
 
 
 class LogHandler(logging.Handler):
-    """Records of Python's logging become log lines of the host."""
+    """Records of Python's logging become log lines of the host: `log(level, text)` gets them."""
 
-    def __init__(self, control):
+    def __init__(self, log):
         super().__init__()
-        self.control = control
+        self.log = log
         self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record):
@@ -95,7 +100,7 @@ class LogHandler(logging.Handler):
             text = self.format(record)
         except Exception as error:
             text = f"a log line that cannot be formatted: {record.msg!r} ({error!r})"
-        self.control.log(LEVELS.get(record.levelname, "info"), text)
+        self.log(level_of(record.levelno), text)
 
 
 class PrintedLines(io.TextIOBase):

@@ -1,71 +1,30 @@
 """A volume in memory, for tests of translators: the same ops, replies and errors as a real one, without servers.
 
+`capacity` is the room for bytes, in blocks of 4 KiB. A volume without room refuses what would need more with NoSpace,
+and so new names and extended attributes; overwrites, cuts and removals go on.
+
 What differs: a lock that would wait is refused; ids and times are small numbers that count up, so that two volumes that
 get the same ops are equal; nothing is ever spread over partitions, so there is no `Elsewhere`."""
 
 import threading
 
 from . import ops
+from .content import BLOCK_BYTES, INLINE_MAX, Content
+from .locks import conflict, with_lock
 from .paths import Paths
 from .values import Value
 
-BLOCK_BYTES = 4096
 FILE_BYTES_MAX = 1 << 60
-INLINE_MAX = 16 << 10
 XATTR_BYTES_MAX = 64 << 10
+XATTR_NAME_BYTES_MAX = 255
+XATTRS_MAX = 128
+ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
+CAPABILITY = b"security.capability"
 LINKS_MAX = 65000
-LOCK_END = (1 << 64) - 1
 SESSION = 1
 SET_GROUP, SET_ID = 0o2000, 0o6000
 File, Directory = ops.NodeKind.File, ops.NodeKind.Directory
 error = ops.error
-
-
-class Content:
-    """Bytes with holes: blocks that were never written are not there."""
-
-    def __init__(self):
-        self.blocks = {}
-
-    def read(self, offset, length):
-        found = bytearray(length)
-        for index in range(offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES)):
-            block = self.blocks.get(index)
-            if block is not None:
-                start = index * BLOCK_BYTES
-                low, high = max(offset, start), min(offset + length, start + BLOCK_BYTES)
-                found[low - offset : high - offset] = block[low - start : high - start]
-        return bytes(found)
-
-    def write(self, offset, data):
-        for index in range(offset // BLOCK_BYTES, -(-(offset + len(data)) // BLOCK_BYTES)):
-            block = self.blocks.setdefault(index, bytearray(BLOCK_BYTES))
-            start = index * BLOCK_BYTES
-            low, high = max(offset, start), min(offset + len(data), start + BLOCK_BYTES)
-            block[low - start : high - start] = data[low - offset : high - offset]
-
-    def clear(self, offset, end):
-        """Whole blocks become holes, parts of blocks zeros."""
-        for index in [i for i in self.blocks if i * BLOCK_BYTES < end and (i + 1) * BLOCK_BYTES > offset]:
-            start = index * BLOCK_BYTES
-            low, high = max(offset, start), min(end, start + BLOCK_BYTES)
-            if high - low == BLOCK_BYTES:
-                del self.blocks[index]
-            else:
-                self.blocks[index][low - start : high - start] = bytes(high - low)
-
-    def reserve(self, offset, end):
-        for index in range(offset // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
-            self.blocks.setdefault(index, bytearray(BLOCK_BYTES))
-
-    def seek(self, offset, size, hole):
-        """The first position from `offset` that is in a hole, or is not."""
-        at = offset
-        while at < size:
-            if (at // BLOCK_BYTES not in self.blocks) == hole:
-                return at
-            at = (at // BLOCK_BYTES + 1) * BLOCK_BYTES
-        return size if hole else None
 
 
 class Inode:
@@ -105,6 +64,19 @@ class MemoryVolume(Paths):
         )  # fmt: skip
         self.inodes[inode] = Inode(attr)
         return self.inodes[inode]
+
+    def used(self):
+        return sum(inode.content.blocks_used() for inode in self.inodes.values()) * BLOCK_BYTES
+
+    def check_room(self, blocks=0):
+        """Refuses what needs so many blocks more. 0: what needs a little room, as a name does."""
+        if self.used() + max(1, blocks) * BLOCK_BYTES > self.capacity:
+            raise error("NoSpace", what="the volume in memory is full")
+
+    def check_room_for_bytes(self, inode, offset, end):
+        needed = inode.content.blocks_needed(offset, end)
+        if needed:
+            self.check_room(needed)
 
     def new_id(self):
         self.count += 1
@@ -199,12 +171,15 @@ class MemoryVolume(Paths):
             if op.exclusive or op.node.name != "File" or found.attr.kind != File:
                 raise error("Exists")
             return self.node(found)
+        self.check_room()
         made = self.make(parent, op.node, op.mode, op.uid, op.gid, op.umask)
         self.bind(parent, op.name, made)
         return self.node(made, created=True)
 
     def _create_unnamed(self, op):
-        made = self.make(self.directory(op.dir), ops.NewNode.File, op.mode, op.uid, op.gid, op.umask)
+        parent = self.directory(op.dir)
+        self.check_room()
+        made = self.make(parent, ops.NewNode.File, op.mode, op.uid, op.gid, op.umask)
         made.attr.nlink, made.linkable = 0, op.linkable
         return self.node(made, created=True)
 
@@ -218,6 +193,7 @@ class MemoryVolume(Paths):
             raise error("NotFound")
         if inode.attr.nlink >= LINKS_MAX:
             raise error("TooManyLinks")
+        self.check_room()
         inode.attr.nlink += 1
         self.changed(inode)
         self.bind(parent, op.name, inode)
@@ -333,9 +309,12 @@ class MemoryVolume(Paths):
         if old is not None and old.attr.kind == Directory:
             raise error("IsDirectory")
         self.check_condition(op.condition, old)
+        if old is None or old.attr.nlink > 1:
+            self.check_room(-(-len(getattr(op.source, "content", b"")) // BLOCK_BYTES))
         if op.source.name == "Bytes":
             if len(op.source.content) > INLINE_MAX:
                 raise error("Invalid", what="the content is too long to be put")
+            check_born_with(op.source.attributes)
             made = self.make(parent, ops.NewNode.File, op.source.mode, op.source.uid, op.source.gid, 0)
             made.content.write(0, op.source.content)
             made.attr.size = len(op.source.content)
@@ -369,6 +348,8 @@ class MemoryVolume(Paths):
                 return self.node(found)
             if op.alternate in parent.names:
                 raise error("Exists")
+        self.check_room()
+        if found is not None:
             self.bind(parent, op.alternate, self.unbind(parent, op.name))
         made = self.make(parent, ops.NewNode.Directory, op.mode, op.uid, op.gid, 0)
         made.attr.implied = True
@@ -385,6 +366,7 @@ class MemoryVolume(Paths):
                 raise error("ConditionFailed")
         if op.to in parent.names:
             raise error("Exists")
+        check_born_with(op.attributes)
         made = self.make(parent, ops.NewNode.File, op.mode, op.uid, op.gid, 0)
         for (name, _), part in zip(op.parts, parts):
             made.content.write(made.attr.size, part.content.read(0, part.attr.size))
@@ -429,6 +411,8 @@ class MemoryVolume(Paths):
         inode, changes = self.inode(op.inode), op.changes
         if changes.size is not None:
             self.file(op.inode)
+            if changes == ops.AttrChanges(size=inode.attr.size):
+                return self.node(inode)
             self.resize(inode, changes.size)
         for name in ("uid", "gid", "implied"):
             if getattr(changes, name) is not None:
@@ -448,8 +432,8 @@ class MemoryVolume(Paths):
         if size > FILE_BYTES_MAX:
             raise error("TooLarge")
         if size < inode.attr.size:
-            inode.content.clear(size, -(-inode.attr.size // BLOCK_BYTES) * BLOCK_BYTES)
             inode.attr.layout.version += 1
+        inode.content.truncate(inode.attr.size, size)
         inode.attr.size = size
 
     def _readlink(self, op):
@@ -467,13 +451,15 @@ class MemoryVolume(Paths):
         return ops.BytesReply(xattrs[op.name])
 
     def _setxattr(self, op):
+        check_xattr(op.name, op.value)
         inode = self.inode(op.inode)
         if op.create and op.name in inode.xattrs:
             raise error("Exists")
         if op.replace and op.name not in inode.xattrs:
             raise error("NoAttribute")
-        if len(op.value) > XATTR_BYTES_MAX:
+        if op.name not in inode.xattrs and len(inode.xattrs) >= XATTRS_MAX:
             raise error("AttributeTooLarge")
+        self.check_room()
         inode.xattrs[op.name] = op.value
         inode.attr.has_xattrs = True
         if op.drop_set_group:
@@ -489,6 +475,7 @@ class MemoryVolume(Paths):
         if op.name not in inode.xattrs:
             raise error("NoAttribute")
         del inode.xattrs[op.name]
+        inode.attr.has_xattrs = bool(inode.xattrs)
         self.changed(inode)
         return ops.DoneReply()
 
@@ -505,8 +492,7 @@ class MemoryVolume(Paths):
         inode, end = self.file(op.inode), op.offset + len(op.data)
         if end > FILE_BYTES_MAX:
             raise error("TooLarge")
-        if len(inode.content.blocks) * BLOCK_BYTES + len(op.data) > self.capacity:
-            raise error("NoSpace", what="the volume in memory is full")
+        self.check_room_for_bytes(inode, op.offset, end)
         inode.content.write(op.offset, op.data)
         if op.data:
             inode.attr.size = max(inode.attr.size, end)
@@ -526,14 +512,15 @@ class MemoryVolume(Paths):
             raise error("Invalid", what="a range without bytes")
         if end > FILE_BYTES_MAX:
             raise error("TooLarge")
-        if op.mode.name != "Reserve":
-            inode.content.clear(op.offset, end)
-        if op.mode.name != "Punch":
-            if op.length > self.capacity:
-                raise error("NoSpace", what="the volume in memory is full")
-            inode.content.reserve(op.offset, end)
-            if not op.mode.keep_size:
-                inode.attr.size = max(inode.attr.size, end)
+        mode, content = op.mode.name, inode.content
+        stays_inline = content.is_inline and (end <= INLINE_MAX or mode == "Zero" and op.mode.keep_size)
+        if mode == "Punch" or mode == "Zero" and stays_inline:
+            content.clear(op.offset, end)
+        elif not stays_inline:
+            self.check_room_for_bytes(inode, op.offset, end)
+            content.reserve(op.offset, end) if mode == "Reserve" else content.zero(op.offset, end)
+        if mode != "Punch" and not op.mode.keep_size:
+            inode.attr.size = max(inode.attr.size, end)
         self.written(inode, op.drop_set_id)
         return ops.DoneReply()
 
@@ -555,40 +542,22 @@ class MemoryVolume(Paths):
         return ops.CopiedReply(length)
 
     def _statfs(self, op):
-        used = sum(len(inode.content.blocks) for inode in self.inodes.values()) * BLOCK_BYTES
-        free = max(0, self.capacity - used)
+        free = max(0, self.capacity - self.used())
         return ops.SpaceReply(ops.VolumeSpace(self.capacity, free, free, 1 << 32, (1 << 32) - len(self.inodes)))
 
     # Locks.
 
-    def conflict(self, inode, lock):
-        for held in inode.locks:
-            overlaps = held.start <= lock.end and lock.start <= held.end
-            exclusive = ops.LockKind.Write in (held.kind, lock.kind)
-            if held.owner != lock.owner and held.style == lock.style and overlaps and exclusive:
-                return held
-        return None
-
     def _get_lock(self, op):
-        held = self.conflict(self.inode(op.inode), op.lock)
+        held = conflict(self.inode(op.inode).locks, op.lock)
         return ops.LockReply(None if held is None else ops.HeldLock(SESSION, copied(held)))
 
     def _set_lock(self, op):
         inode, lock = self.inode(op.inode), op.lock
         if lock.start > lock.end:
             raise error("Invalid", what="a lock that ends before it starts")
-        if lock.kind != ops.LockKind.Unlock and self.conflict(inode, lock) is not None:
+        if lock.kind != ops.LockKind.Unlock and conflict(inode.locks, lock) is not None:
             raise error("WouldBlock")
-        left = []
-        for held in inode.locks:
-            if (held.owner, held.style) != (lock.owner, lock.style) or held.end < lock.start or lock.end < held.start:
-                left.append(held)
-                continue
-            if held.start < lock.start:
-                left.append(held.changed(end=lock.start - 1))
-            if held.end > lock.end:
-                left.append(held.changed(start=lock.end + 1))
-        inode.locks = left + ([copied(lock)] if lock.kind != ops.LockKind.Unlock else [])
+        inode.locks = with_lock(inode.locks, lock)
         return ops.DoneReply()
 
     def _cancel_lock(self, op):
@@ -599,6 +568,23 @@ class MemoryVolume(Paths):
         inode = self.inode(op.inode)
         inode.locks = [held for held in inode.locks if held.owner != op.owner]
         return ops.DoneReply()
+
+
+def check_xattr(name, value):
+    if not 1 <= len(name) <= XATTR_NAME_BYTES_MAX:
+        raise error("Invalid", what="the name of an extended attribute has 1 to 255 bytes")
+    if len(value) > XATTR_BYTES_MAX:
+        raise error("AttributeTooLarge")
+
+
+def check_born_with(attributes):
+    """Refuses attributes that no new file can have."""
+    if len(attributes) > XATTRS_MAX - 2:
+        raise error("AttributeTooLarge")
+    for name, value in attributes:
+        check_xattr(name, value)
+        if name in ACLS or name == CAPABILITY:
+            raise error("Invalid", what="an ACL or a capability is set with setxattr")
 
 
 def check_replace(moved, other):

@@ -87,7 +87,8 @@ class _PutSourceBytes(PutSource):
     uid: int
     gid: int
     attributes: Sequence[Tuple[bytes, bytes]]
-    def __init__(self, content: bytes, mode: int, uid: int, gid: int, attributes: Sequence[Tuple[bytes, bytes]] = ...) -> None: ...
+    def __init__(self, content: bytes, mode: int, uid: int, gid: int, attributes: Sequence[Tuple[bytes,
+        bytes]] = ...) -> None: ...
 
 class _PutSourceInode(PutSource):
     """An existing file: one without a name that may be linked, or one with another name."""
@@ -149,7 +150,9 @@ class AttrChanges(Value):
     """Clear set-user-id and set-group-id, as a write by an unprivileged user does."""
     implied: Optional[bool]
     """Of a directory: whether it is implied, see `Attr::implied`."""
-    def __init__(self, mode: Optional[int] = ..., uid: Optional[int] = ..., gid: Optional[int] = ..., size: Optional[int] = ..., atime: Optional[SetTime] = ..., mtime: Optional[SetTime] = ..., drop_set_id: bool = ..., implied: Optional[bool] = ...) -> None: ...
+    def __init__(self, mode: Optional[int] = ..., uid: Optional[int] = ..., gid: Optional[int] = ...,
+        size: Optional[int] = ..., atime: Optional[SetTime] = ..., mtime: Optional[SetTime] = ...,
+        drop_set_id: bool = ..., implied: Optional[bool] = ...) -> None: ...
 
 class LockKind(IntEnum):
     """Kind of a lock."""
@@ -277,7 +280,9 @@ class Attr(Value):
     was none."""
     implied: bool
     """Of a directory: a key needed it, and it is no object itself."""
-    def __init__(self, id: InodeId, kind: NodeKind, mode: int, uid: int, gid: int, nlink: int, size: int, device: int, atime: Time, mtime: Time, ctime: Time, btime: Time, change: int, layout: Layout, spread: int, has_xattrs: bool = ..., etag: bytes = ..., implied: bool = ...) -> None: ...
+    def __init__(self, id: InodeId, kind: NodeKind, mode: int, uid: int, gid: int, nlink: int, size: int, device: int,
+        atime: Time, mtime: Time, ctime: Time, btime: Time, change: int, layout: Layout, spread: int,
+        has_xattrs: bool = ..., etag: bytes = ..., implied: bool = ...) -> None: ...
 
 class Entry(Value):
     """An entry of a directory."""
@@ -321,7 +326,8 @@ class Fetched(Value):
     """The bytes of a file of up to 16 KiB, if they were requested."""
     alternate: bool
     """It was found under the alternate name."""
-    def __init__(self, attr: Attr, attribute: Optional[bytes], content: Optional[bytes], alternate: bool = ...) -> None: ...
+    def __init__(self, attr: Attr, attribute: Optional[bytes], content: Optional[bytes],
+        alternate: bool = ...) -> None: ...
 
 Epoch = int
 
@@ -363,7 +369,8 @@ class Create(Op):
     exclusive: bool
     seed: int
     """Random bits for the new id. High half: the position (directories only); low half: the random part."""
-    def __init__(self, dir: InodeId, name: bytes, node: NewNode, mode: int, uid: int, gid: int, umask: int, exclusive: bool, seed: int, *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, name: bytes, node: NewNode, mode: int, uid: int, gid: int, umask: int,
+        exclusive: bool, seed: int, *, durable: bool = ...) -> None: ...
 
 class Link(Op):
     """Gives an inode that is not a directory one more name. -> `Node`.
@@ -382,7 +389,8 @@ class Unlink(Op):
     dir: InodeId
     name: bytes
     open_here: Optional[InodeId]
-    def __init__(self, dir: InodeId, name: bytes, open_here: Optional[InodeId] = ..., *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, name: bytes, open_here: Optional[InodeId] = ..., *,
+        durable: bool = ...) -> None: ...
 
 class Rmdir(Op):
     """Replies `NotEmpty` if the directory has names. -> `Done`.
@@ -402,7 +410,8 @@ class Rename(Op):
     to_name: bytes
     mode: RenameMode
     open_here: Optional[InodeId]
-    def __init__(self, dir: InodeId, name: bytes, to_dir: InodeId, to_name: bytes, mode: RenameMode, open_here: Optional[InodeId] = ..., *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, name: bytes, to_dir: InodeId, to_name: bytes, mode: RenameMode,
+        open_here: Optional[InodeId] = ..., *, durable: bool = ...) -> None: ...
 
 class List(Op):
     """At most `limit` names after `after`, in byte order, with attributes where they cost no more.
@@ -413,7 +422,8 @@ class List(Op):
     limit: int
     attributes: bool
     touch: bool
-    def __init__(self, dir: InodeId, after: Optional[bytes], limit: int, attributes: bool = ..., touch: bool = ..., *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, after: Optional[bytes], limit: int, attributes: bool = ..., touch: bool = ..., *,
+        durable: bool = ...) -> None: ...
 
 class CreateUnnamed(Op):
     """Makes a file without a name. `linkable`: `Link` may give it one.
@@ -426,7 +436,8 @@ class CreateUnnamed(Op):
     umask: int
     linkable: bool
     seed: int
-    def __init__(self, dir: InodeId, mode: int, uid: int, gid: int, umask: int, linkable: bool, seed: int, *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, mode: int, uid: int, gid: int, umask: int, linkable: bool, seed: int, *,
+        durable: bool = ...) -> None: ...
 
 class Put(Op):
     """Creates or replaces a file's name with its content, in one record. `alternate` is used instead of `name` if
@@ -447,7 +458,8 @@ class Put(Op):
     keep: bool
     seed: int
     """Random bits for a new id."""
-    def __init__(self, dir: InodeId, name: bytes, alternate: Optional[bytes], source: PutSource, etag: bytes, condition: Condition, keep: bool, seed: int, *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, name: bytes, alternate: Optional[bytes], source: PutSource, etag: bytes,
+        condition: Condition, keep: bool, seed: int, *, durable: bool = ...) -> None: ...
 
 class Remove(Op):
     """Removes a file's name under a condition. `alternate` is used instead of `name` if a directory has `name`, or
@@ -459,7 +471,8 @@ class Remove(Op):
     alternate: Optional[bytes]
     condition: Condition
     keep: bool
-    def __init__(self, dir: InodeId, name: bytes, alternate: Optional[bytes], condition: Condition, keep: bool = ..., *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, name: bytes, alternate: Optional[bytes], condition: Condition, keep: bool = ...,
+        *, durable: bool = ...) -> None: ...
 
 class MakePrefix(Op):
     """mkdir for a key that needs a directory. A file that has `name` gets the name `alternate` in the same record.
@@ -475,10 +488,12 @@ class MakePrefix(Op):
     gid: int
     seed: int
     """As in `Create`."""
-    def __init__(self, dir: InodeId, name: bytes, alternate: bytes, mode: int, uid: int, gid: int, seed: int, *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, name: bytes, alternate: bytes, mode: int, uid: int, gid: int, seed: int, *,
+        durable: bool = ...) -> None: ...
 
 class Join(Op):
-    """Joins files of a directory to a new file there, in one record: it gets their pieces, and they are removed. Replies `ConditionFailed` if a part has another ETag.
+    """Joins files of a directory to a new file there, in one record: it gets their pieces, and they are removed.
+    Replies `ConditionFailed` if a part has another ETag.
     `parts`: Each with the ETag that it must have, or an empty one.
     
     Reply: NodeReply."""
@@ -492,7 +507,8 @@ class Join(Op):
     etag: bytes
     attributes: Sequence[Tuple[bytes, bytes]]
     seed: int
-    def __init__(self, dir: InodeId, parts: Sequence[Tuple[bytes, bytes]], to: bytes, mode: int, uid: int, gid: int, etag: bytes, attributes: Sequence[Tuple[bytes, bytes]], seed: int, *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, parts: Sequence[Tuple[bytes, bytes]], to: bytes, mode: int, uid: int, gid: int,
+        etag: bytes, attributes: Sequence[Tuple[bytes, bytes]], seed: int, *, durable: bool = ...) -> None: ...
 
 class Fetch(Op):
     """A name's file or directory with its attributes, the value of the extended attribute `attribute`, and with
@@ -505,10 +521,12 @@ class Fetch(Op):
     alternate: Optional[bytes]
     attribute: bytes
     content: bool
-    def __init__(self, dir: InodeId, name: bytes, alternate: Optional[bytes], attribute: bytes, content: bool, *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, name: bytes, alternate: Optional[bytes], attribute: bytes, content: bool, *,
+        durable: bool = ...) -> None: ...
 
 class ListKeys(Op):
-    """At most `limit` names that begin with `prefix` and are after `after`, in the order of keys: a directory's name counts as if it ended in `/`. `spread` is 1 and means nothing here.
+    """At most `limit` names that begin with `prefix` and are after `after`, in the order of keys: a directory's name
+    counts as if it ended in `/`. `spread` is 1 and means nothing here.
     
     Reply: KeysReply."""
     dir: InodeId
@@ -516,7 +534,8 @@ class ListKeys(Op):
     prefix: bytes
     after: bytes
     limit: int
-    def __init__(self, dir: InodeId, spread: int, prefix: bytes, after: bytes, limit: int, *, durable: bool = ...) -> None: ...
+    def __init__(self, dir: InodeId, spread: int, prefix: bytes, after: bytes, limit: int, *,
+        durable: bool = ...) -> None: ...
 
 class RemovePrefix(Op):
     """As `Rmdir`, of a directory that is implied. Another one replies `NotEmpty`. -> `Done`.
@@ -568,7 +587,8 @@ class SetXattr(Op):
     create: bool
     replace: bool
     drop_set_group: bool
-    def __init__(self, inode: InodeId, name: bytes, value: bytes = ..., create: bool = ..., replace: bool = ..., drop_set_group: bool = ..., *, durable: bool = ...) -> None: ...
+    def __init__(self, inode: InodeId, name: bytes, value: bytes = ..., create: bool = ..., replace: bool = ...,
+        drop_set_group: bool = ..., *, durable: bool = ...) -> None: ...
 
 class ListXattr(Op):
     """The names of an inode's extended attributes.
@@ -617,7 +637,8 @@ class GetLock(Op):
     def __init__(self, inode: InodeId, lock: Lock, *, durable: bool = ...) -> None: ...
 
 class SetLock(Op):
-    """Takes, converts or releases a lock. If another owner holds one in conflict: `WouldBlock` without `wait`; with it `WaitingReply`, and the answer comes to the caller past the translators.
+    """Takes, converts or releases a lock. If another owner holds one in conflict: `WouldBlock` without `wait`; with
+    it `WaitingReply`, and the answer comes to the caller past the translators.
     
     Reply: DoneReply or WaitingReply."""
     inode: InodeId
@@ -659,7 +680,8 @@ class Write(Op):
     offset: int
     data: bytes
     drop_set_id: bool
-    def __init__(self, inode: InodeId, offset: int, data: bytes, drop_set_id: bool = ..., *, durable: bool = ...) -> None: ...
+    def __init__(self, inode: InodeId, offset: int, data: bytes, drop_set_id: bool = ..., *,
+        durable: bool = ...) -> None: ...
 
 class Fsync(Op):
     """Puts everything that this client has changed in the file on stable storage.
@@ -677,7 +699,8 @@ class Allocate(Op):
     length: int
     mode: AllocateMode
     drop_set_id: bool
-    def __init__(self, inode: InodeId, offset: int, length: int, mode: AllocateMode, drop_set_id: bool = ..., *, durable: bool = ...) -> None: ...
+    def __init__(self, inode: InodeId, offset: int, length: int, mode: AllocateMode, drop_set_id: bool = ..., *,
+        durable: bool = ...) -> None: ...
 
 class Append(Op):
     """Writes bytes at the end of the file, whatever other clients append meanwhile.
@@ -708,7 +731,8 @@ class Copy(Op):
     length: int
     drop_set_id: bool
     touch: bool
-    def __init__(self, from_: InodeId, from_offset: int, to: InodeId, to_offset: int, length: int, drop_set_id: bool = ..., touch: bool = ..., *, durable: bool = ...) -> None: ...
+    def __init__(self, from_: InodeId, from_offset: int, to: InodeId, to_offset: int, length: int,
+        drop_set_id: bool = ..., touch: bool = ..., *, durable: bool = ...) -> None: ...
 
 class StatFs(Op):
     """The space of the volume.
@@ -798,11 +822,12 @@ class KeysReply(Reply):
     end: bool
     escaped: bool
     directory: Optional[Attr]
-    def __init__(self, entries: Sequence[Entry] = ..., end: bool = ..., escaped: bool = ..., directory: Optional[Attr] = ...) -> None: ...
+    def __init__(self, entries: Sequence[Entry] = ..., end: bool = ..., escaped: bool = ...,
+        directory: Optional[Attr] = ...) -> None: ...
 
 class Next:
-    """The layer below. In a plain method each call returns the reply; in an `async` one it is awaited.
-    Both raise HekateError."""
+    """The layer below. In a plain method each call returns the reply; in an `async` one it is
+    awaited. Both raise HekateError."""
     def __init__(self, run: Callable[[Op], Any]) -> None: ...
     def __call__(self, op: Op) -> Any: ...
     @overload
@@ -812,7 +837,8 @@ class Next:
     @overload
     def create(self, op: Create, /) -> Any: ...
     @overload
-    def create(self, *, dir: InodeId, name: bytes, node: NewNode, mode: int, uid: int, gid: int, umask: int, exclusive: bool, seed: int, durable: bool = ...) -> Any: ...
+    def create(self, *, dir: InodeId, name: bytes, node: NewNode, mode: int, uid: int, gid: int, umask: int,
+        exclusive: bool, seed: int, durable: bool = ...) -> Any: ...
     @overload
     def link(self, op: Link, /) -> Any: ...
     @overload
@@ -828,39 +854,48 @@ class Next:
     @overload
     def rename(self, op: Rename, /) -> Any: ...
     @overload
-    def rename(self, *, dir: InodeId, name: bytes, to_dir: InodeId, to_name: bytes, mode: RenameMode, open_here: Optional[InodeId] = ..., durable: bool = ...) -> Any: ...
+    def rename(self, *, dir: InodeId, name: bytes, to_dir: InodeId, to_name: bytes, mode: RenameMode,
+        open_here: Optional[InodeId] = ..., durable: bool = ...) -> Any: ...
     @overload
     def list(self, op: List, /) -> Any: ...
     @overload
-    def list(self, *, dir: InodeId, after: Optional[bytes], limit: int, attributes: bool = ..., touch: bool = ..., durable: bool = ...) -> Any: ...
+    def list(self, *, dir: InodeId, after: Optional[bytes], limit: int, attributes: bool = ..., touch: bool = ...,
+        durable: bool = ...) -> Any: ...
     @overload
     def create_unnamed(self, op: CreateUnnamed, /) -> Any: ...
     @overload
-    def create_unnamed(self, *, dir: InodeId, mode: int, uid: int, gid: int, umask: int, linkable: bool, seed: int, durable: bool = ...) -> Any: ...
+    def create_unnamed(self, *, dir: InodeId, mode: int, uid: int, gid: int, umask: int, linkable: bool, seed: int,
+        durable: bool = ...) -> Any: ...
     @overload
     def put(self, op: Put, /) -> Any: ...
     @overload
-    def put(self, *, dir: InodeId, name: bytes, alternate: Optional[bytes], source: PutSource, etag: bytes, condition: Condition, keep: bool, seed: int, durable: bool = ...) -> Any: ...
+    def put(self, *, dir: InodeId, name: bytes, alternate: Optional[bytes], source: PutSource, etag: bytes,
+        condition: Condition, keep: bool, seed: int, durable: bool = ...) -> Any: ...
     @overload
     def remove(self, op: Remove, /) -> Any: ...
     @overload
-    def remove(self, *, dir: InodeId, name: bytes, alternate: Optional[bytes], condition: Condition, keep: bool = ..., durable: bool = ...) -> Any: ...
+    def remove(self, *, dir: InodeId, name: bytes, alternate: Optional[bytes], condition: Condition, keep: bool = ...,
+        durable: bool = ...) -> Any: ...
     @overload
     def make_prefix(self, op: MakePrefix, /) -> Any: ...
     @overload
-    def make_prefix(self, *, dir: InodeId, name: bytes, alternate: bytes, mode: int, uid: int, gid: int, seed: int, durable: bool = ...) -> Any: ...
+    def make_prefix(self, *, dir: InodeId, name: bytes, alternate: bytes, mode: int, uid: int, gid: int, seed: int,
+        durable: bool = ...) -> Any: ...
     @overload
     def join(self, op: Join, /) -> Any: ...
     @overload
-    def join(self, *, dir: InodeId, parts: Sequence[Tuple[bytes, bytes]], to: bytes, mode: int, uid: int, gid: int, etag: bytes, attributes: Sequence[Tuple[bytes, bytes]], seed: int, durable: bool = ...) -> Any: ...
+    def join(self, *, dir: InodeId, parts: Sequence[Tuple[bytes, bytes]], to: bytes, mode: int, uid: int, gid: int,
+        etag: bytes, attributes: Sequence[Tuple[bytes, bytes]], seed: int, durable: bool = ...) -> Any: ...
     @overload
     def fetch(self, op: Fetch, /) -> Any: ...
     @overload
-    def fetch(self, *, dir: InodeId, name: bytes, alternate: Optional[bytes], attribute: bytes, content: bool, durable: bool = ...) -> Any: ...
+    def fetch(self, *, dir: InodeId, name: bytes, alternate: Optional[bytes], attribute: bytes, content: bool,
+        durable: bool = ...) -> Any: ...
     @overload
     def list_keys(self, op: ListKeys, /) -> Any: ...
     @overload
-    def list_keys(self, *, dir: InodeId, spread: int, prefix: bytes, after: bytes, limit: int, durable: bool = ...) -> Any: ...
+    def list_keys(self, *, dir: InodeId, spread: int, prefix: bytes, after: bytes, limit: int,
+        durable: bool = ...) -> Any: ...
     @overload
     def remove_prefix(self, op: RemovePrefix, /) -> Any: ...
     @overload
@@ -884,7 +919,8 @@ class Next:
     @overload
     def setxattr(self, op: SetXattr, /) -> Any: ...
     @overload
-    def setxattr(self, *, inode: InodeId, name: bytes, value: bytes = ..., create: bool = ..., replace: bool = ..., drop_set_group: bool = ..., durable: bool = ...) -> Any: ...
+    def setxattr(self, *, inode: InodeId, name: bytes, value: bytes = ..., create: bool = ..., replace: bool = ...,
+        drop_set_group: bool = ..., durable: bool = ...) -> Any: ...
     @overload
     def listxattr(self, op: ListXattr, /) -> Any: ...
     @overload
@@ -928,7 +964,8 @@ class Next:
     @overload
     def write(self, op: Write, /) -> Any: ...
     @overload
-    def write(self, *, inode: InodeId, offset: int, data: bytes, drop_set_id: bool = ..., durable: bool = ...) -> Any: ...
+    def write(self, *, inode: InodeId, offset: int, data: bytes, drop_set_id: bool = ...,
+        durable: bool = ...) -> Any: ...
     @overload
     def fsync(self, op: Fsync, /) -> Any: ...
     @overload
@@ -936,7 +973,8 @@ class Next:
     @overload
     def allocate(self, op: Allocate, /) -> Any: ...
     @overload
-    def allocate(self, *, inode: InodeId, offset: int, length: int, mode: AllocateMode, drop_set_id: bool = ..., durable: bool = ...) -> Any: ...
+    def allocate(self, *, inode: InodeId, offset: int, length: int, mode: AllocateMode, drop_set_id: bool = ...,
+        durable: bool = ...) -> Any: ...
     @overload
     def append(self, op: Append, /) -> Any: ...
     @overload
@@ -948,5 +986,6 @@ class Next:
     @overload
     def copy(self, op: Copy, /) -> Any: ...
     @overload
-    def copy(self, *, from_: InodeId, from_offset: int, to: InodeId, to_offset: int, length: int, drop_set_id: bool = ..., touch: bool = ..., durable: bool = ...) -> Any: ...
+    def copy(self, *, from_: InodeId, from_offset: int, to: InodeId, to_offset: int, length: int,
+        drop_set_id: bool = ..., touch: bool = ..., durable: bool = ...) -> Any: ...
     def statfs(self, op: StatFs = ..., /, *, durable: bool = ...) -> Any: ...

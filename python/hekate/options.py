@@ -29,6 +29,9 @@ class Option:
     def __get__(self, instance, owner=None):
         return self if instance is None else instance.options[self.name]
 
+    def __set__(self, instance, value):
+        raise AttributeError(f"option {self.name!r} is set by the volume's graph, not by the translator")
+
     def parse(self, text):
         """The value that a text stands for. Raises ValueError with the reason."""
         if not isinstance(text, str):
@@ -117,7 +120,5 @@ class OptionHolder:
         }
 
     def set_options(self, values):
-        """Replaces all values at once."""
-        for name, value in values.items():
-            self.__dict__[name] = value
+        """Replaces all values at once: a method that reads `self.options` once sees either the old or the new ones."""
         self.options = MappingProxyType(dict(values))

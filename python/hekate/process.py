@@ -1,4 +1,7 @@
-"""The worker's threads: one for each channel, one for timers, one for metrics, and the main one for control."""
+"""The worker's threads: one for each channel, one for timers, one for metrics, and the main one for control.
+
+A thread that fails, as for want of memory, takes its op or the process with it: no op waits for a thread that is
+gone."""
 
 import base64
 import ctypes
@@ -15,11 +18,11 @@ import threading
 import time
 import traceback
 
-from .channels import AsyncCall, Channel, Ended, EventLoop, OwnChannel
+from .channels import AsyncCall, Channel, EventLoop, OwnChannel
 from .control import Control, LogHandler, PrintedLines
-from .translator import PASS, Binding, LoadError, describe, is_reply, load, wrong_type
+from .translator import Binding, LoadError, answered, describe, load, raised
+from .values import Ended
 
-EIO = 5
 THREAD_STACK_BYTES = 2 << 20
 # A thread that holds Python's interpreter lease gives it up to a waiting one after this time. A method that computes
 # without end then costs other calls 0.5 ms at each of their steps, instead of Python's 5 ms.
@@ -66,7 +69,7 @@ class Process:
         standard error."""
         os.dup2(2, 1)
         sys.stdout, sys.stderr = PrintedLines(self.control, "info"), PrintedLines(self.control, "warn")
-        logging.basicConfig(handlers=[LogHandler(self.control)], level=logging.DEBUG)
+        logging.basicConfig(handlers=[LogHandler(self.control.log)], level=logging.DEBUG)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
         logging.raiseExceptions = False
         threading.excepthook = lambda found: self.control.log(
@@ -77,7 +80,7 @@ class Process:
         config = self.config
         channels = [Channel(fds, config["area_bytes"], self.broken) for fds in config["channels"]]
         self.own = OwnChannel(channels[0])
-        self.events = EventLoop(self.own, self.local)
+        self.events = EventLoop(self.own, self.local, self.start_thread)
         cls = load(config["directory"])
         try:
             cls.parse_options(config["options"])
@@ -86,8 +89,19 @@ class Process:
         self.binding = Binding(cls, config["options"], self.next, logging.getLogger(config["name"]))
         self.description = {**describe(cls), "name": config["name"]}
         for number, channel in enumerate(channels[1:], 1):
-            threading.Thread(target=self.serve, args=(channel,), name=f"channel {number}", daemon=True).start()
-        threading.Thread(target=self.report, name="metrics", daemon=True).start()
+            self.start_thread(self.serve, f"channel {number}", channel)
+        self.start_thread(self.report, "metrics")
+
+    def start_thread(self, target, name, *arguments):
+        """Starts a thread that takes the process with it if it fails."""
+
+        def run():
+            try:
+                target(*arguments)
+            except BaseException as error:
+                self.end("error", f"the worker's thread {name!r} failed: {error!r}", 1)
+
+        threading.Thread(target=run, name=name, daemon=True).start()
 
     def limit_memory(self):
         """Limits the address space to what it is now and `memory_bytes_max` more."""
@@ -104,9 +118,11 @@ class Process:
 
     def end(self, level, text, status):
         """Ends the process at once, with one line that says why."""
-        self.control.flush_dropped()
-        self.control.log(level, text)
-        os._exit(status)
+        try:
+            self.control.flush_dropped()
+            self.control.log(level, text)
+        finally:
+            os._exit(status)
 
     def broken(self, text):
         self.end("error", f"the host broke the protocol: {text}", 1)
@@ -131,47 +147,29 @@ class Process:
             self.started.wait()
             self.local.channel = channel
             while True:
-                self.answer(channel, channel.call())
+                try:
+                    self.answer(channel, channel.call())
+                except MemoryError:
+                    if not channel.refuse():
+                        raise
         except Ended:
             pass
 
     def answer(self, channel, op):
         method = self.binding.method_for(op)
         if method is None:
-            channel.passed()
+            channel.answer(None)
             return
-        try:
+
+        def run():
             if method.is_async:
-                found = AsyncCall(self.events.get()).serve(channel, method.call, op)
-            else:
-                found = method.call(op)
-            if found is PASS:
-                channel.passed()
-                return
-            if is_reply(found):
-                channel.done(found)
-                return
-            found = self.refusal(method, wrong_type(self.binding.cls, method.name, found))
-        except Ended:
-            raise
-        except OSError as error:
-            found = error if error.errno else self.failure(method, error)
-        except BaseException as error:
-            found = self.failure(method, error)
-        channel.done(found)
+                return AsyncCall(self.events.get()).serve(channel, method.call, op)
+            return method.call(op)
 
-    def failure(self, method, error):
-        """EIO for an exception that is no answer, with its traceback in the log."""
-        try:
-            text = "".join(traceback.format_exception(type(error), error, trimmed(error.__traceback__)))
-        except BaseException as second:
-            text = f"{type(error).__name__} (and {type(second).__name__} while it was formatted)"
-        self.control.log("error", f"{self.binding.cls.__name__}.{method.name} raised {text}")
-        return OSError(EIO, f"{self.config['name']}.{method.name}: {type(error).__name__}")
+        channel.answer(answered(self.binding.cls, method, run, self.log_error, channel.area))
 
-    def refusal(self, method, text):
+    def log_error(self, text):
         self.control.log("error", text)
-        return OSError(EIO, f"{self.config['name']}.{method.name}: a wrong answer, see the log")
 
     # Control.
 
@@ -182,6 +180,10 @@ class Process:
             self.reconfigure(message["reconfigure"])
         elif "state" in message:
             self.take_state(message["state"])
+        elif "begin" in message:
+            self.tell("on_live", self.binding.begin, self.run_method)
+        elif "recall" in message:
+            self.tell("on_recall", self.run_method, self.binding.instance.on_recall)
         elif "stop" in message:
             self.stop()
         elif "describe" in message:
@@ -196,7 +198,14 @@ class Process:
             self.fail("on_start raised " + "".join(traceback.format_exception(type(error), error, error.__traceback__)))
         self.started.set()
         if self.binding.timers:
-            threading.Thread(target=self.run_timers, name="timers", daemon=True).start()
+            self.start_thread(self.run_timers, "timers")
+
+    def tell(self, name, run, *arguments):
+        """Runs a method that refuses nothing: an exception is logged."""
+        try:
+            run(*arguments)
+        except BaseException:
+            self.control.log("error", f"{name} raised {traceback.format_exc()}")
 
     def run_method(self, method, *arguments):
         found = method(*arguments)
@@ -227,10 +236,7 @@ class Process:
 
     def stop(self):
         self.stopped.set()
-        try:
-            self.run_method(self.binding.instance.on_stop)
-        except BaseException:
-            self.control.log("error", f"on_stop raised {traceback.format_exc()}")
+        self.tell("on_stop", self.run_method, self.binding.instance.on_stop)
         self.send_metrics()
         sys.stdout.flush(), sys.stderr.flush()
         self.control.flush_dropped()
@@ -261,7 +267,7 @@ class Process:
             try:
                 self.run_method(method.call)
             except BaseException as error:
-                self.failure(method, error)
+                self.log_error(raised(self.binding.cls, method, error))
             # Calls that were missed meanwhile are not made up for.
             heapq.heapreplace(due, (max(at + seconds, time.monotonic()), next(order), seconds, method))
 
@@ -274,11 +280,3 @@ class Process:
         found = self.binding.instance.metrics.take()
         if found:
             self.control.send({"metrics": found})
-
-
-def trimmed(frames):
-    """A traceback without the frames of this package above the translator's own."""
-    own = os.path.dirname(__file__)
-    while frames is not None and frames.tb_next and os.path.dirname(frames.tb_frame.f_code.co_filename) == own:
-        frames = frames.tb_next
-    return frames

@@ -6,13 +6,19 @@ This file knows neither processes nor sockets: `hekate.worker` runs a translator
 import importlib.util
 import inspect
 import logging
+import os
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 from . import ops
 from .options import OptionHolder
-from .values import Op, Reply
+from .values import Ended, Op, Reply
+
+EIO = 5
+#: Options of the layer itself, beside those of the class: one of the class would never get its value.
+LAYER_OPTIONS = ("translator", "deadline", "stuck", "memory", "channels")
 
 
 class _Pass:
@@ -53,9 +59,19 @@ class Translator(OptionHolder):
     metrics: "Metrics" = None
     #: A dict that survives a reload, if it can be pickled.
     state: dict = None
+    #: True once every op of the volume passes this instance. Before, ops of an earlier graph may be under way, which
+    #: this instance does not see.
+    is_live: bool = False
 
     def on_start(self):
         """Called once, before the first op."""
+
+    def on_live(self):
+        """Called once, after on_start: from now on every op of the volume passes this instance, and `is_live` is
+        True. Ops may pass before it is called."""
+
+    def on_recall(self):
+        """Called when what is remembered of the volume may be out of date: forget it."""
 
     def on_stop(self):
         """Called once, after the last op, if the worker ends in order."""
@@ -153,6 +169,8 @@ def check_names(cls):
     import difflib
 
     for name in cls.declared_options():
+        if name in LAYER_OPTIONS:
+            raise LoadError(f"an option cannot be called {name!r}: every layer in Python has an option of this name")
         if name in _METHODS or name in _OWN or name == "truncate":
             raise LoadError(f"an option cannot be called {name!r}: it is the name of an op, or of Translator's own")
     for name, item in vars(cls).items():
@@ -211,6 +229,12 @@ class Binding:
             return self.truncate
         return self.methods.get(type(op))
 
+    def begin(self, run):
+        """The instance is the live one from now on. `run(method)` calls its method."""
+        if not self.instance.is_live:
+            self.instance.is_live = True
+            run(self.instance.on_live)
+
     def reconfigure(self, options, run):
         """Sets all options anew. Raises ValueError, or what on_reconfigure raised, and then nothing has changed."""
         values = self.cls.parse_options(options)
@@ -237,8 +261,53 @@ def describe(cls):
     }
 
 
-def is_reply(value):
-    return isinstance(value, Reply)
+def answered(cls, method, run, log, bytes_max=None, through=Ended):
+    """Runs a method by `run()`. Returns the encoding of its result in parts, or None if it passes the op on.
+
+    An answer that is no reply, one of more than `bytes_max` bytes, and an exception without an errno are EIO; `log`
+    gets a text that says why. Exceptions of `through` pass."""
+    try:
+        found = run()
+        if found is PASS:
+            return None
+        if isinstance(found, Reply):
+            return encoded(found, bytes_max)
+        log(wrong_type(cls, method.name, found))
+        return encoded(OSError(EIO, f"{cls.__name__}.{method.name}: a wrong answer, see the log"))
+    except through:
+        raise
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno:
+            return encoded(error)
+        log(raised(cls, method, error))
+        return encoded(OSError(EIO, f"{cls.__name__}.{method.name}: {type(error).__name__}"))
+
+
+def encoded(result, bytes_max=None):
+    """The encoding of a reply or an OSError, in parts. Raises ValueError if it is longer than `bytes_max`."""
+    parts = []
+    ops.put_result(result, parts.append)
+    length = sum(map(len, parts))
+    if bytes_max is not None and length > bytes_max:
+        raise ValueError(f"{length} bytes are more than the {bytes_max} that one op or reply may have")
+    return parts
+
+
+def raised(cls, method, error):
+    """For the log: what a method raised."""
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trimmed(error.__traceback__)))
+    except BaseException as second:
+        text = f"{type(error).__name__} (and {type(second).__name__} while it was formatted)"
+    return f"{cls.__name__}.{method.name} raised {text}"
+
+
+def trimmed(frames):
+    """A traceback without the frames of this package above the translator's own."""
+    own = os.path.dirname(__file__)
+    while frames is not None and frames.tb_next and os.path.dirname(frames.tb_frame.f_code.co_filename) == own:
+        frames = frames.tb_next
+    return frames
 
 
 def wrong_type(cls, name, value):

@@ -2,11 +2,15 @@
 
 A value is a plain object with slots: fast to make, compared by its fields, and changed by assignment."""
 
-__all__ = ["HekateError", "Malformed", "Op", "Reply", "Value", "error_class"]
+__all__ = ["Ended", "HekateError", "Malformed", "Op", "Reply", "Value", "error_class"]
 
 
 class Malformed(ValueError):
     """The bytes do not encode a value of the requested type."""
+
+
+class Ended(BaseException):
+    """The host closed the channel. Not an Exception, so that a translator's own `except` lets it pass."""
 
 
 class Value:

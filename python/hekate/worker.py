@@ -22,9 +22,12 @@ ops (timers, on_start), which need no CALL.
 {"failed": text} if the translator cannot be loaded or its on_start raises; {"log": level, "text"}; {"metrics":
 {"counts", "gauges", "times"}} once a second, with what was recorded since the last one (gauges: the value);
 {"reconfigured": true} or {"refused": text}; {"state": base64}. Host to worker: {"state": base64}, {"start": true},
-{"reconfigure": {all options}}, {"stop": true}. Calls wait until on_start has returned.
+{"begin": true} (this instance is the live one from now on), {"recall": true} (what it remembers may be out of date),
+{"reconfigure": {all options}}, {"describe": true}, which is answered by {"description"}, {"stop": true}. Calls wait
+until on_start has returned.
 
-Invariants: no exception of a translator ends the process. What breaks the protocol ends it at once, with one line."""
+Invariants: no exception of a translator ends the process. What breaks the protocol ends it at once, with one line. A
+call whose thread runs out of memory outside of a method is refused with ENOMEM, or the process ends."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Python and C read what the encoders in Rust wrote: the corpus of the fuzz targets, which `make check` keeps current."""
+"""Python and C read what the encoders in Rust wrote: the corpus of the fuzz targets, which `make check` keeps
+current."""
 
 import pytest
 import samples

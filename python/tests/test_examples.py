@@ -32,6 +32,9 @@ NODE = ops.NodeReply(attr())
 def test_a_missing_name_is_not_found_for_the_caller_as_if_from_below():
     with Host(fake_host.PYTHON / "examples" / "negative_lookup", {"lifetime": "60"}) as worker:
         asked = []
+        worker.send({"begin": True})
+        worker.send({"describe": True})
+        worker.wait("description")
 
         def below(op):
             asked.append(op)

@@ -83,6 +83,13 @@ def test_what_is_no_name_is_not_encoded(name):
         ops.decode_op(b"\1\1" + struct.pack("<QQI", 5, 0, len(name)) + name)
 
 
+def test_a_number_that_an_enum_does_not_have_is_not_encoded():
+    lock = ops.Lock(99, ops.LockStyle.Posix, 0, 1, 1, 0)
+    with pytest.raises(ValueError, match="99 is none of"):
+        ops.GetLock(1, lock).encode()
+    assert ops.GetLock(1, lock.changed(kind=1)).encode() == ops.GetLock(1, lock.changed(kind=ops.LockKind(1))).encode()
+
+
 def test_a_name_is_bytes():
     with pytest.raises(TypeError, match="a name is bytes, not str"):
         ops.Lookup(1, "text").encode()

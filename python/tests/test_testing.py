@@ -3,11 +3,12 @@
 import asyncio
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from hekate import PASS, HekateError, Option, Translator, ops
-from hekate.testing import MemoryVolume, conformance
+from hekate.testing import Layer, MemoryVolume, conformance
 
 
 def refused(name, call, *arguments):
@@ -74,14 +75,74 @@ def test_what_is_open_outlives_its_name(volume):
 
 
 def test_holes_and_allocation(volume):
+    """As crates/replica/src/ops/seek.rs, truncate.rs and allocate.rs have it."""
     volume.write("f", b"x", offset=10000)
     inode = volume.lookup("f").id
-    assert volume.handle(ops.Seek(inode, 0, False)).at == 8192 and volume.handle(ops.Seek(inode, 0, True)).at == 0
+
+    def found(offset):
+        try:
+            data = volume.handle(ops.Seek(inode, offset, False)).at
+        except HekateError as error:
+            assert error.name == "NoData"
+            data = None
+        return data, volume.handle(ops.Seek(inode, offset, True)).at
+
+    # What is beside the inode has no holes, and stays data when it moves to a shard.
+    assert found(0) == (0, 10001) and found(9000) == (9000, 10001)
     refused("NoData", volume.handle, ops.Seek(inode, 10001, False))
-    volume.allocate("f", 0, 20000)
-    assert volume.stat("f").size == 20000 and volume.handle(ops.Seek(inode, 0, True)).at == 20000
+    refused("NoData", volume.handle, ops.Seek(inode, 10001, True))
+    volume.truncate("f", 60000)
+    assert found(0) == (0, 10001) and found(10001) == (None, 10001)
+    volume.write("f", b"y", offset=50000)
+    assert found(9000) == (9000, 12288) and found(12288) == (49152, 12288) and found(50000) == (50000, 50001)
+    # Room that is reserved behind the last byte is a hole; before it there are zeros.
+    volume.allocate("f", 0, 80000)
+    assert volume.stat("f").size == 80000 and found(0) == (0, 53248)
     volume.allocate("f", 0, 8192, ops.AllocateMode.Punch)
-    assert volume.handle(ops.Seek(inode, 0, False)).at == 8192
+    assert found(0) == (8192, 0)
+    volume.write("f", b"z", offset=9 << 20)
+    assert found(60000) == (9 << 20, 60000) and found(5 << 20) == (9 << 20, 5 << 20)
+    volume.truncate("f", 51000)
+    assert found(8192) == (8192, 51000)
+    volume.truncate("f", 0)
+    volume.truncate("f", 10)
+    assert found(0) == (0, 10)
+
+
+def test_a_full_volume_refuses_what_needs_room_and_nothing_else():
+    volume = MemoryVolume(capacity=10 * 4096)
+    volume.write("a", bytes(20000))
+    volume.write("b", bytes(12288))
+    for call, arguments in [
+        (volume.write, ("a", b"x" * 9000, 20480)), (volume.append, ("b", bytes(8193))),
+        (volume.allocate, ("b", 20480, 12288)),
+    ]:  # fmt: skip
+        refused("NoSpace", call, *arguments)
+    volume.allocate("b", 12288, 8192)
+    assert volume.statfs().free == 0 and volume.stat("a").size == 20000
+    for call, arguments in [
+        (volume.create, ("c",)), (volume.mkdir, ("d",)), (volume.link, ("a", "e")), (volume.append, ("a", b"x" * 481)),
+        (volume.setxattr, ("a", "user.x", b"y")),
+    ]:  # fmt: skip
+        refused("NoSpace", call, *arguments)
+    volume.write("a", b"x" * 20480)
+    volume.rename("a", "b2")
+    volume.write("b", bytes(20480))
+    volume.allocate("b", 0, 4096, ops.AllocateMode.Punch)
+    volume.write("c", b"one more block")
+    volume.unlink("b")
+    volume.write("d", bytes(16384))
+
+
+def test_the_flag_for_attributes_follows_them(volume):
+    volume.write("f", b"x")
+    volume.setxattr("f", "user.a", b"1")
+    volume.setxattr("f", "user.b", b"2")
+    for name, left in [(b"user.a", True), (b"user.b", False)]:
+        assert volume.stat("f").has_xattrs
+        volume.handle(ops.RemoveXattr(volume.lookup("f").id, name))
+        assert volume.stat("f").has_xattrs == left
+    refused("Invalid", volume.setxattr, "f", "x" * 256, b"")
 
 
 def test_locks_of_different_owners_conflict_and_ranges_split(volume):
@@ -193,6 +254,57 @@ def test_a_translator_that_changes_nothing_passes_the_suite(translator, seed):
     conformance(translator(Harmful), seed)
 
 
+class Late(Translator):
+    """Holds changes back, in a way that its option says."""
+
+    what = Option(str)
+
+    def on_start(self):
+        self.held = []
+
+    def write(self, op):
+        if self.what == "hold writes" and not op.durable:
+            self.next.getattr(inode=op.inode)
+            self.held.append(op)
+            return ops.DoneReply()
+        if self.what == "another thread":
+            return self._sent(op.changed(durable=False))
+        if self.what == "write back":
+            self.next.getattr(inode=op.inode)  # durable, as the op is
+            self.held.append(op)
+            return ops.DoneReply()
+        return self.next(op)
+
+    def _sent(self, op):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(self.next, op).result()
+
+    def read(self, op):
+        self._send_all()
+        return self.next(op)
+
+    def _send_all(self):
+        while self.held:
+            self._sent(self.held.pop(0).changed(durable=False))
+
+    def fsync(self, op):
+        reply = self.next(op)
+        self._send_all()
+        return reply
+
+
+# All others find what was held back.
+for each in ops.OPS.values():
+    if not hasattr(Late, each.method):
+        setattr(Late, each.method, Late.read)
+
+
+@pytest.mark.parametrize("what", ["hold writes", "another thread", "write back"])
+def test_the_suite_finds_a_translator_that_weakens_durability(translator, what):
+    with pytest.raises(AssertionError, match="durable|before"):
+        conformance(translator(Late, what=what), steps=4000)
+
+
 @pytest.mark.parametrize("what", ["lose writes", "skip fsync", "change bytes", "change errors"])
 def test_the_suite_finds_what_a_translator_changes(translator, what):
     with pytest.raises(AssertionError):
@@ -229,6 +341,39 @@ def test_a_layer_answers_as_the_worker_does(translator):
     assert layer.below == []
     with pytest.raises(ValueError, match="no option"):
         translator(Several, size=3)
+
+
+class Live(Translator):
+    """For the harness."""
+
+    def on_start(self):
+        self.events = [self.is_live]
+
+    async def on_live(self):
+        self.events.append(self.is_live)
+
+    def on_recall(self):
+        self.events.append("recall")
+
+
+def test_a_layer_begins_and_recalls_as_the_host_does(volume):
+    layer = Layer(Live, volume, is_live=False)
+    layer.begin()
+    layer.begin()
+    layer.recall()
+    assert layer.instance.events == [False, True, "recall"]
+    layer.reload()
+    assert layer.instance.events == [False, True]
+    layer.close()
+
+
+def test_options_change_all_at_once(translator):
+    layer = translator(Harmful, what="nothing")
+    before = layer.instance.options
+    layer.reconfigure(what="skip fsync")
+    assert (before["what"], layer.instance.what) == ("nothing", "skip fsync")
+    with pytest.raises(AttributeError, match="set by the volume's graph"):
+        layer.instance.what = "nothing"
 
 
 def test_two_volumes_with_the_same_ops_are_equal():

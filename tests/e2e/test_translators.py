@@ -60,11 +60,13 @@ def test_a_graph_is_checked_shown_and_changed_with_files_open(store):
         store.refuses("volume", "set", "v", "translators", *layers, words=words)
     store.refuses("volume", "set", "nonesuch", "translators", "trace", words=["nonesuch"])
     store.refuses("graph", "nonesuch", words=["used here: v"])
-    write(store.path("graph.toml"), b'[[translator]]\nname = "negative-lookup"\nlifetime = "1h"\n[[translator]]\nname = "io-stats"\n')
+    layers = b'[[translator]]\nname = "negative-lookup"\nlifetime = "1h"\n[[translator]]\nname = "io-stats"\n'
+    write(store.path("graph.toml"), layers)
     dry = store.cli("volume", "set", "v", "translators", "--file", store.path("graph.toml"), "--dry-run").out
     assert "negative-lookup:lifetime=1h\n  io-stats\n  distribute" in dry, dry
     equal(graph(store)["layers"], [], "layers after a dry run")
-    equal(store.cli("--json", "volume", "set", "v", "translators", "--file", store.path("graph.toml")).json()["graph"]["change"], 1, "change")
+    status = store.cli("--json", "volume", "set", "v", "translators", "--file", store.path("graph.toml")).json()
+    equal(status["graph"]["change"], 1, "change")
     wait_until(lambda: graph(store)["change"] == 1, "the mount uses the graph")
     os.write(file, b" and after")
     equal(read(f"{mnt}/open"), b"before and after", "content")
@@ -179,7 +181,8 @@ def test_every_door_runs_the_graph(store):
     put(store, f"trace:file={trace},ops=put+fetch+make-prefix")
     key = store.cli("--json", "s3", "key", "create", "v").json()
     door = store.cli("--json", "s3", "enable", "v", "--listen", "127.0.0.1:0", "--http").json()["open"][0]
-    words = ["curl", "-sSf", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", f"{key['id']}:{key['secret']}", "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
+    words = ["curl", "-sSf", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", f"{key['id']}:{key['secret']}"]
+    words += ["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
     subprocess.run([*words, "-X", "PUT", f"http://{door}/bucket"], check=True)
     subprocess.run([*words, "-X", "PUT", "--data-binary", "content", f"http://{door}/bucket/object"], check=True)
     equal(read(f"{mnt}/bucket/object"), b"content", "the object as a file")
@@ -187,8 +190,10 @@ def test_every_door_runs_the_graph(store):
     programs = {report["program"] for report in store.cli("--json", "graph", "v").json()}
     equal(programs, {f"mount at {mnt}", "S3 door of the server"}, "programs")
     store.cli("volume", "set", "v", "translators", "fault:ops=put,share=100,error=EIO")
-    wait_until(lambda: all(report["change"] == 2 for report in store.cli("--json", "graph", "v").json()), "both use the change")
-    said = subprocess.run([*words, "-X", "PUT", "--data-binary", "other", f"http://{door}/bucket/object"], capture_output=True)
+    changes = lambda: [report["change"] for report in store.cli("--json", "graph", "v").json()]
+    wait_until(lambda: all(change == 2 for change in changes()), "both use the change")
+    putting = [*words, "-X", "PUT", "--data-binary", "other", f"http://{door}/bucket/object"]
+    said = subprocess.run(putting, capture_output=True)
     assert said.returncode != 0, "a PUT that a translator refuses succeeded"
     equal(read(f"{mnt}/bucket/object"), b"content", "the object after a refused PUT")
     store.cli("s3", "disable", "v")
@@ -202,15 +207,17 @@ def test_translators_in_c_and_rust_are_installed_and_used(store):
     mnt = store.up()
     library = store.path("librefuse_names.so")
     source = f"{ROOT}/examples/plugins/refuse-names/refuse_names.c"
-    words = ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", f"-I{ROOT}/include", "-o", library, source]
-    subprocess.run(words, check=True)
+    words = ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", f"-I{ROOT}/include"]
+    subprocess.run([*words, "-o", library, source], check=True)
     assert "refuses to make names" in store.cli("plugin", "install", library, "--name", "refuse-names").out
     subprocess.run(["cargo", "build", "-q", "-p", "count-names"], check=True, cwd=ROOT)
     target = os.environ.get("CARGO_TARGET_DIR", f"{ROOT}/target")
     store.cli("plugin", "install", f"{target}/debug/libcount_names.so", "--name", "count-names")
-    equal([row["state"] for row in store.cli("--json", "plugin", "list").json()], ["good", "good"], "installed libraries")
+    rows = store.cli("--json", "plugin", "list").json()
+    equal([row["state"] for row in rows], ["good", "good"], "installed libraries")
     assert "suffix" in store.cli("translator", "show", "refuse-names").out
-    store.refuses("volume", "set", "v", "translators", "refuse-names:prefix=x", words=["it has deadline, threads, suffix"])
+    known = ["it has deadline, threads, suffix"]
+    store.refuses("volume", "set", "v", "translators", "refuse-names:prefix=x", words=known)
     put(store, "count-names:suffix=.h", "refuse-names:suffix=.exe")
     raises(errno.EACCES, lambda: write(f"{mnt}/virus.exe", b""))
     write(f"{mnt}/a.txt", b"text")
@@ -239,7 +246,8 @@ def test_translators_in_c_and_rust_are_installed_and_used(store):
 def translator(store, name, text):
     """Installs a translator with this source."""
     directory = store.directory(f"sources/{name}")
-    write(f"{directory}/translator.py", f"import errno, os, threading, time\nfrom hekate import *\nfrom hekate import ops\n{text}".encode())
+    imports = "import errno, os, threading, time\nfrom hekate import *\nfrom hekate import ops\n"
+    write(f"{directory}/translator.py", (imports + text).encode())
     store.cli("python", "install", directory)
 
 
@@ -283,7 +291,8 @@ class Wrong(Translator):
     log = f"{store.state}/mount-v.log"
     for name, number in (("raises", errno.EIO), ("refuses", errno.EDQUOT), ("type", errno.EIO), ("leaks", errno.EIO)):
         raises(number, lambda: os.stat(f"{mnt}/{name}"))
-    said = lambda: all(words in read(log).decode() for words in ('raise ValueError("no luck")', "lookup", "MemoryError"))
+    wanted = ('raise ValueError("no luck")', "lookup", "MemoryError")
+    said = lambda: all(words in read(log).decode() for words in wanted)
     wait_until(said, "the tracebacks are in the log")
     equal(layer(store)["counters"]["workers started"], "1", "workers")
     raises(errno.ENOENT, lambda: os.stat(f"{mnt}/floods"))
@@ -292,7 +301,8 @@ class Wrong(Translator):
     for name in ("exits", "loops"):
         raises(errno.EIO, lambda: os.stat(f"{mnt}/{name}"))
         write(f"{other}/{name}", b"other users see nothing")
-        wait_until(lambda: layer(store)["counters"]["worker"] == "runs", f"another worker runs after {name}", limit_s=20)
+        runs = lambda: layer(store)["counters"]["worker"] == "runs"
+        wait_until(runs, f"another worker runs after {name}", limit_s=20)
         write(f"{mnt}/after-{name}", b"goes on")
     equal(layer(store)["counters"]["workers started"], "3", "workers")
     put(store, "python:translator=wrong,deadline=1s,stuck=pass,memory=256M")
@@ -365,7 +375,8 @@ def test_the_examples_in_python_work_on_a_mount(store, name):
         write(f"{mnt}/small.log", b"x" * 900)
         raises(errno.EDQUOT, lambda: write(f"{mnt}/large.log", b"x" * 900))
     if name == "op_trace":
-        wait_until(lambda: os.path.exists(store.path("trace")) and b"write" in read(store.path("trace")), "lines in the trace")
+        trace = store.path("trace")
+        wait_until(lambda: os.path.exists(trace) and b"write" in read(trace), "lines in the trace")
     put(store)
     if name == "watermark":
         # Without it its mark shows.
@@ -377,11 +388,13 @@ def test_the_examples_in_python_work_on_a_mount(store, name):
 def test_a_debugger_prints_the_graph_of_a_mount(store):
     store.up()
     put(store, "io-stats")
-    words = ["gdb", "-q", "-batch", "-p", str(store.mount_pids["mnt"]), "-x", f"{ROOT}/scripts/gdb/hekate.py", "-ex", "hekate-graph"]
-    wait_until(lambda: "io-stats" in subprocess.run(words, capture_output=True, text=True).stdout, "the debugger prints it", limit_s=60)
+    script = ["-x", f"{ROOT}/scripts/gdb/hekate.py", "-ex", "hekate-graph"]
+    words = ["gdb", "-q", "-batch", "-p", str(store.mount_pids["mnt"]), *script]
+    printed = lambda: subprocess.run(words, capture_output=True, text=True).stdout
+    wait_until(lambda: "io-stats" in printed(), "the debugger prints it", limit_s=60)
     core = store.path("core")
     subprocess.run(["gcore", "-o", core, str(store.mount_pids["mnt"])], check=True, capture_output=True)
     program = os.readlink(f"/proc/{store.mount_pids['mnt']}/exe")
-    words = ["gdb", "-q", "-batch", program, f"{core}.{store.mount_pids['mnt']}", "-x", f"{ROOT}/scripts/gdb/hekate.py", "-ex", "hekate-graph"]
+    words = ["gdb", "-q", "-batch", program, f"{core}.{store.mount_pids['mnt']}", *script]
     said = subprocess.run(words, capture_output=True, text=True).stdout
     assert re.search(r"volume v .*\n  io-stats", said), said[-2000:]

@@ -1,7 +1,7 @@
 //! Look-ups of include files through the library, without a kernel: what `bench/include.py` measures beside mounts.
 //!
 //! `lookups CREDENTIAL VOLUME STATE ROUNDS`: the volume has the directories inc0 to inc9 that `bench/include.py` makes;
-//! STATE is the state directory whose translators are used. Prints the milliseconds of the median round, and its probes.
+//! STATE is the state directory whose translators are used. Prints the milliseconds of the median round, and probes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a measurement")]
 

@@ -143,7 +143,8 @@ impl Home {
             let known = names_in(&self.pythons_directory(), |name| Some(name.to_string()))?;
             let known = if known.is_empty() { "none is".into() } else { format!("there are {}", known.join(", ")) };
             return Err(Error::invalid(format!(
-                "no translator {name} in Python is installed on this machine; {known}; `hekate python install` installs one"
+                "no translator {name} in Python is installed on this machine; {known}; `hekate python install` installs \
+                 one"
             )));
         }
         check_owner(&directory)?;

@@ -1,5 +1,5 @@
-//! Translators in shared libraries (`include/hekate_translator.h`). A library is loaded once, initialised when it is first
-//! used, and never unloaded: its threads and its pointers may outlive its instances.
+//! Translators in shared libraries (`include/hekate_translator.h`). A library is loaded once, initialised when it is
+//! first used, and never unloaded: its threads and its pointers may outlive its instances.
 
 use crate::pool::Pool;
 use crate::request::{Answer, Pending, bytes_at, decoded, run};
@@ -146,7 +146,8 @@ fn load(path: &Path) -> Result<Arc<Loaded>> {
     let (version, size) = unsafe { ((*table).abi, (*table).size as usize) };
     if version != abi::ABI || size < size_of::<TranslatorAbi>() {
         return Err(Error::invalid(format!(
-            "{shown} is built for version {version} of the translators' interface, this program has version {}; build it again",
+            "{shown} is built for version {version} of the translators' interface, this program has version {}; build it \
+             again",
             abi::ABI
         )));
     }

@@ -19,8 +19,8 @@ use worker::{Outcome, Wish, Worker};
 const EIO: u32 = 5;
 /// Time between two looks at the worker and at its files.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// Pause before a worker that has ended is started again: doubled each time up to the second, back to the first after it
-/// has run for longer than that.
+/// Pause before a worker that has ended is started again: doubled each time up to the second, back to the first after
+/// it has run for longer than that.
 const RESTART_PAUSE: Duration = Duration::from_millis(250);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(30);
 
@@ -164,8 +164,8 @@ impl PythonLayer {
         Err(Error::Refused { errno: EIO, what: format!("translator {} in Python: {why}", self.name) })
     }
 
-    /// Replaces the worker by one that has the translator's present files, with the state of the old one. If they cannot
-    /// be loaded, the old one goes on.
+    /// Replaces the worker by one that has the translator's present files, with the state of the old one. If they
+    /// cannot be loaded, the old one goes on.
     fn reload(&self) {
         let wish = self.wish.lock().clone();
         let new = match Worker::load(&wish, &self.next) {

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test; its helpers too")]
 
+use bytes::Bytes;
 use hekate_graph::{Catalogue, Context, GraphSpec, Next, RunningGraph, Translator, spec};
 use hekate_plugins::Home;
-use hekate_proto::{Error, InodeId, InodeOp, Op, Reply, Result, VolumeSpace};
+use hekate_proto::{
+    Condition, Error, InodeId, InodeOp, Name, NameOp, NewNode, Op, PutSource, RenameMode, Reply, Result, VolumeSpace,
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -42,13 +45,16 @@ impl Scratch {
 
     /// Compiles a variant of `odd.c`.
     fn library(&self, variant: &str) -> PathBuf {
-        let out = self.0.join(format!("{variant}.so"));
-        let source = format!("{}/tests/odd.c", env!("CARGO_MANIFEST_DIR"));
+        self.compiled(variant, "crates/plugins/tests/odd.c", &format!("-DVARIANT={variant}"))
+    }
+
+    fn compiled(&self, name: &str, source: &str, flag: &str) -> PathBuf {
+        let out = self.0.join(format!("{name}.so"));
         let status = Command::new("cc")
-            .args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread"])
-            .args([format!("-DVARIANT={variant}"), format!("-I{ROOT}/include"), "-o".into()])
+            .args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", flag])
+            .args([format!("-I{ROOT}/include"), "-o".into()])
             .arg(&out)
-            .arg(source)
+            .arg(format!("{ROOT}/{source}"))
             .status()
             .unwrap();
         assert!(status.success());
@@ -60,11 +66,14 @@ impl Scratch {
     }
 
     fn open(&self, layers: &[&str]) -> Result<(RunningGraph, Arc<Bottom>)> {
-        let catalogue = Catalogue::default().with_installed(self.home().finder());
         let bottom = Arc::new(Bottom::default());
+        Ok((self.open_above(bottom.clone(), layers)?, bottom))
+    }
+
+    fn open_above(&self, bottom: Next, layers: &[&str]) -> Result<RunningGraph> {
+        let catalogue = Catalogue::default().with_installed(self.home().finder());
         let layers = layers.iter().map(|text| spec::parse(text).unwrap()).collect();
-        let graph = RunningGraph::open(catalogue, &GraphSpec { change: 1, layers }, bottom.clone() as Next)?;
-        Ok((graph, bottom))
+        RunningGraph::open(catalogue, &GraphSpec { change: 1, layers }, bottom)
     }
 }
 
@@ -193,4 +202,98 @@ fn other_options_are_taken_or_refused() {
     change(2, "odd:word=perhaps").unwrap();
     assert!(change(3, "odd:word=no").unwrap_err().to_string().contains("refuses the options"));
     assert_eq!((graph.change(), &graph.report().layers[0].options["word"][..]), (2, "perhaps"));
+}
+
+/// Answers every op.
+struct Willing;
+
+impl Translator for Willing {
+    fn handle(&self, _: &Context, _: Op) -> Result<Reply> {
+        Ok(Reply::Done)
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::try_from(text).unwrap()
+}
+
+/// Ops that make this name, each in another way. The lists of some are long.
+fn makers(text: &str) -> Vec<NameOp> {
+    let (dir, inode) = (hekate_proto::ROOT, InodeId::new(1, 2, 3));
+    let (mode, uid, gid, umask) = (0o644, 0, 0, 0);
+    let pairs = |count: usize| (0..count).map(|number| (Bytes::from(format!("user.{number}")), Bytes::new()));
+    let attributes: Vec<_> = pairs(400).collect();
+    let parts: Vec<_> = (0..2000).map(|number| (name(&number.to_string()), Bytes::new())).collect();
+    let source = PutSource::Bytes { content: Bytes::new(), mode, uid, gid, attributes: attributes.clone() };
+    let put = |at: &str, alternate: Option<&str>| NameOp::Put {
+        dir,
+        name: name(at),
+        alternate: alternate.map(name),
+        source: source.clone(),
+        etag: Bytes::new(),
+        condition: Condition::Always,
+        keep: false,
+        seed: 0,
+    };
+    let prefix = |at: &str, alternate: &str| NameOp::MakePrefix {
+        dir,
+        name: name(at),
+        alternate: name(alternate),
+        mode,
+        uid,
+        gid,
+        seed: 0,
+    };
+    let etag = Bytes::new();
+    vec![
+        NameOp::Create { dir, name: name(text), node: NewNode::File, mode, uid, gid, umask, exclusive: false, seed: 0 },
+        NameOp::Link { dir, name: name(text), inode },
+        NameOp::Rename {
+            dir,
+            name: name("from"),
+            to_dir: dir,
+            to_name: name(text),
+            mode: RenameMode::Replace,
+            open_here: None,
+        },
+        put(text, None),
+        put("other", Some(text)),
+        prefix(text, "other"),
+        prefix("other", text),
+        NameOp::Join { dir, parts, to: name(text), mode, uid, gid, etag, attributes, seed: 0 },
+    ]
+}
+
+#[test]
+fn the_example_in_c_refuses_every_op_that_makes_such_a_name() {
+    let scratch = Scratch::new("refuse-names");
+    let library = scratch.compiled("refuse", "examples/plugins/refuse-names/refuse_names.c", "-g");
+    scratch.home().install_plugin(&library, "refuse-names").unwrap();
+    let graph = Arc::new(scratch.open_above(Arc::new(Willing), &["refuse-names:suffix=.exe"]).unwrap());
+    let handle = |op| graph.handle(&Context::default(), Op::Name { op });
+    for op in makers("virus.exe") {
+        assert_eq!(handle(op.clone()).unwrap_err().errno(), 13, "{op:?}");
+    }
+    for op in makers("virus.txt") {
+        assert_eq!(handle(op.clone()), Ok(Reply::Done), "{op:?}");
+    }
+    // While the suffix changes, an op meets one of the two.
+    let change = |change, suffix| {
+        let layers = vec![spec::parse(&format!("refuse-names:suffix={suffix}")).unwrap()];
+        graph.replace(&GraphSpec { change, layers }).unwrap();
+    };
+    change(2, ".com");
+    let looking = (0..2).map(|_| {
+        let graph = graph.clone();
+        std::thread::spawn(move || {
+            let op = makers("virus.exe.com").remove(1);
+            for _ in 0..2000 {
+                let said = graph.handle(&Context::default(), Op::Name { op: op.clone() });
+                assert_eq!(said.unwrap_err().errno(), 13);
+            }
+        })
+    });
+    let looking: Vec<_> = looking.collect();
+    (3..200).for_each(|number| change(number, if number % 2 == 0 { ".com" } else { ".exe.com" }));
+    looking.into_iter().for_each(|thread| thread.join().unwrap());
 }

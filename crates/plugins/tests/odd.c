@@ -22,13 +22,14 @@ struct job {
     size_t length;
 };
 
+/* Instances are made, and ops handled, on any thread. */
 static int inits;
 static int inside;
 
 static int init(const hekate_host *host)
 {
     (void)host;
-    inits++;
+    __atomic_add_fetch(&inits, 1, __ATOMIC_SEQ_CST);
     return VARIANT == INIT_FAILS ? 7 : 0;
 }
 
@@ -42,7 +43,7 @@ static void *create(const hekate_host *host, const hekate_layer *layer)
     }
     instance->host = host;
     instance->layer = layer;
-    host->count(layer, "inits", (uint64_t)inits);
+    host->count(layer, "inits", (uint64_t)__atomic_load_n(&inits, __ATOMIC_SEQ_CST));
     return instance;
 }
 

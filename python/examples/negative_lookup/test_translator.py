@@ -1,11 +1,12 @@
 import random
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from hekate import HekateError, ops
-from hekate.testing import conformance
+from hekate.testing import Layer, conformance
 
 ROOT = ops.ROOT
 
@@ -69,6 +70,34 @@ def test_a_name_of_another_client_is_found_when_the_lifetime_is_over(translator,
     volume.create("x")
     time.sleep(0.06)
     assert not is_missing(layer, b"x")
+
+
+def test_a_recall_makes_it_forget(translator, volume):
+    layer = translator(lifetime=60)
+    assert asked_below(layer, b"x") and not asked_below(layer, b"x")
+    volume.create("x")
+    layer.recall()
+    assert not is_missing(layer, b"x")
+
+
+def test_nothing_is_remembered_before_it_is_live(volume):
+    """The graph before may still make names, which this one does not see."""
+    layer = Layer(Path(__file__).parent, volume, {"lifetime": "60"}, is_live=False)
+    assert asked_below(layer, b"x") and asked_below(layer, b"x")
+    handle = volume.handle
+
+    def later(op):
+        try:
+            return handle(op)
+        finally:
+            volume.handle = handle
+            volume.create("y")
+            layer.begin()
+
+    volume.handle = later
+    assert is_missing(layer, b"y") and not is_missing(layer, b"y")
+    assert asked_below(layer, b"x") and not asked_below(layer, b"x")
+    layer.close()
 
 
 def test_the_names_asked_for_longest_ago_are_forgotten_first(translator):

@@ -5,6 +5,9 @@ only when somebody makes the name: this client's own ops are seen here and end t
 not, so an entry lives for `lifetime` seconds at most. That is how long a name that another client has made can be
 missing here.
 
+Nothing is remembered before this instance is the live one: ops of the graph before, which do not pass here, may still
+make names. On a recall everything is forgotten.
+
 The rule that makes it right under threads: an answer "not found" is remembered only if no name was made in its
 directory between the question and the answer. Each op that makes a name counts its directory's generation up when it
 has ended, and removes the entry. So an answer from before the name was made is either thrown away, because the
@@ -14,7 +17,7 @@ import threading
 import time
 from collections import OrderedDict
 
-from hekate import HekateError, Option, Translator, ops
+from hekate import PASS, HekateError, Option, Translator, ops
 
 # Directories share generations by their number, so that these need no more memory than this. A shared one costs an
 # answer that is not remembered, never a wrong one.
@@ -35,8 +38,13 @@ class NegativeLookup(Translator):
     def on_reconfigure(self, old):
         self._forget_all()
 
+    def on_recall(self):
+        self._forget_all()
+
     def lookup(self, op):
         key, now = (op.dir, op.name), time.monotonic()
+        if not self.is_live:
+            return PASS
         with self.lock:
             end = self.missing.get(key)
             if end is not None and now < end:

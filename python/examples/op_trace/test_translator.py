@@ -40,5 +40,16 @@ def test_another_file_is_written_from_a_change_of_the_option_on(translator, tmp_
     assert [line["op"] for line in lines(tmp_path / "two")] == ["statfs"]
 
 
+def test_an_op_does_not_fail_because_its_line_cannot_be_written(translator):
+    trace = translator(file="/dev/full")
+    for _ in range(3):
+        trace.write("a", b"x" * 10000)
+    assert trace.read("a") == b"x" * 10000
+    assert trace.metrics()["counts"]["lines lost"] >= 6
+    trace.instance.lines.close()
+    trace.fsync("a")
+    assert trace.metrics()["counts"]["lines lost"] >= 1
+
+
 def test_it_changes_nothing(translator, tmp_path):
     conformance(translator(file=str(tmp_path / "trace")))

@@ -2,14 +2,20 @@
 
     {"time": 1700000000.1, "op": "lookup", "us": 41, "dir": 1, "name": "a.txt", "reply": "NodeReply"}
 
-Bytes of files are shown as their number. Names that are not UTF-8 have \\xff for such bytes."""
+Bytes of files are shown as their number. Names that are not UTF-8 have \\xff for such bytes.
 
+An op never fails because its line cannot be written: the line is lost, and counted as `lines lost`. The log has the
+reason, at most once a minute."""
+
+import errno
 import json
 import threading
 import time
 
 from hekate import PASS, Option, Translator
 from hekate import ops as hekate_ops
+
+WARNING_PAUSE_S = 60
 
 
 class OpTrace(Translator):
@@ -20,16 +26,34 @@ class OpTrace(Translator):
 
     def on_start(self):
         self.lock = threading.Lock()
-        self.lines = open(self.file, "a", buffering=1)  # noqa: SIM115 (open as long as the translator)
+        self.lines = self._opened()
+        self.warned_at = None
+
+    def _opened(self):
+        return open(self.file, "ab", buffering=0)  # open as long as the translator
 
     def on_reconfigure(self, old):
-        lines = open(self.file, "a", buffering=1)  # noqa: SIM115
+        lines = self._opened()
         with self.lock:
             self.lines, before = lines, self.lines
         before.close()
 
     def on_stop(self):
-        self.lines.close()
+        with self.lock:
+            self.lines.close()
+
+    def _write(self, line):
+        data = json.dumps(line).encode() + b"\n"
+        try:
+            with self.lock:
+                if self.lines.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, "a line was cut")
+        except (OSError, ValueError) as error:  # ValueError: the file is closed
+            self.metrics.count("lines lost")
+            now = time.monotonic()
+            if self.warned_at is None or now - self.warned_at > WARNING_PAUSE_S:
+                self.warned_at = now
+                self.log.warning("%s: lines are lost: %s", self.file, error)
 
     def _trace(self, op):
         if self.ops and op.label not in self.ops:
@@ -45,8 +69,7 @@ class OpTrace(Translator):
             raise
         finally:
             line["us"] = round((time.monotonic() - started) * 1e6)
-            with self.lock:
-                self.lines.write(json.dumps(line) + "\n")
+            self._write(line)
 
 
 # One method for every op that there is.

@@ -80,8 +80,8 @@ pub enum Outcome {
 }
 
 impl Worker {
-    /// Starts a process, and waits until its translator is loaded; [`Worker::begin`] lets it begin. Ops that it sends by
-    /// itself go to `next`.
+    /// Starts a process, and waits until its translator is loaded; [`Worker::begin`] lets it begin. Ops that it sends
+    /// by itself go to `next`.
     ///
     /// # Errors
     /// `Invalid` with what Python says if the translator cannot be loaded.
