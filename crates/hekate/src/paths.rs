@@ -167,7 +167,7 @@ pub fn elsewhere(paths: &Paths, server: Option<&str>) -> Result<Option<Arc<Conte
     if server.is_some() || paths.credential.is_some() || !Keys::exist(&paths.state) {
         return Ok(None);
     }
-    Ok(Some(Arc::new(Context::of(Credential::read(&Keys::credential_file(&paths.state))?)?)))
+    Ok(Some(Arc::new(Context::of(Keys::valid_credential(&Keys::credential_file(&paths.state))?)?)))
 }
 
 /// The failure for a server that does not answer, with the fix. `state`, `server`: as the user gave them; `what`: the

@@ -158,6 +158,8 @@ bugs! {
     SessionExpiresAtOnce = "session-expires-at-once",
     /// A server deletes a session's slots when a connection of the session ends.
     SlotsForgotten = "slots-forgotten",
+    /// A new leader gets the sessions that its server knows already, without a reading of the records.
+    SessionsNotRead = "sessions-not-read",
 
     /// No sync of a file reaches the disk.
     SyncOff = "sync-off",

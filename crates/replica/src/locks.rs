@@ -209,15 +209,17 @@ impl LockTable {
             self.settle();
             return Ok(Outcome::Granted);
         }
-        // A downgrade is not refused: its session has reported the weaker lock, and a refused owner counts on the other.
-        if self.is_recovering() && !wait && !self.covers(&file, &wanted) {
+        // A downgrade is neither refused nor waits: its session has reported the weaker lock, and counts on the other.
+        let is_downgrade = self.is_recovering() && self.covers(&file, &wanted);
+        if self.is_recovering() && !wait && !is_downgrade {
             return Err(if self.refuses_meanwhile { Error::WouldBlock } else { self.locks_unknown() });
         }
         if lock.style == LockStyle::Flock && !self.holds(&file, &wanted) {
             self.hold(file, &HeldLock { lock: Lock { kind: LockKind::Unlock, ..*lock }, ..wanted })?;
             self.settle();
         }
-        if wait { self.wait(Wait { ticket, lock: wanted }, file) } else { self.take(file, &wanted) }
+        let waits = wait && !is_downgrade;
+        if waits { self.wait(Wait { ticket, lock: wanted }, file) } else { self.take(file, &wanted) }
     }
 
     fn holds(&self, file: &LockedFile, wanted: &HeldLock) -> bool {

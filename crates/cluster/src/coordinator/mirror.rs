@@ -6,11 +6,17 @@ use hekate_threads::{elapsed, now};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// Time after a reading of all keys after which all are read again, so that a change that was missed for whatever reason
+/// is known then. One such reading takes what some hundred readings of changes take.
+const WHOLE_AGE_MAX: Duration = Duration::from_secs(5 * 60);
+
 /// The keys below some prefixes, as they were last read.
 #[derive(Debug)]
 pub struct Mirror {
     parts: Vec<Part>,
     read: Option<Instant>,
+    /// When all keys were last read.
+    whole: Option<Instant>,
     age_max: Duration,
 }
 
@@ -27,7 +33,7 @@ impl Mirror {
     /// before, with other changes at the revisions that were read.
     pub fn new(prefixes: &[&'static str], age_max: Duration) -> Self {
         let part = |prefix: &&'static str| Part { prefix, pairs: BTreeMap::new(), revision: None };
-        Self { parts: prefixes.iter().map(part).collect(), read: None, age_max }
+        Self { parts: prefixes.iter().map(part).collect(), read: None, whole: None, age_max }
     }
 
     /// The keys with a prefix, in order, with their values.
@@ -42,13 +48,19 @@ impl Mirror {
         self.parts.iter().find(|part| part.prefix == prefix)?.revision
     }
 
-    /// Reads what has changed. Returns the keys that have other values than before, or were removed, in order for each
+    /// True if the next reading is one of all keys.
+    fn is_old(&self) -> bool {
+        let is_older = |read: Option<Instant>, age| read.is_none_or(|read| elapsed(read) > age);
+        is_older(self.read, self.age_max) || is_older(self.whole, WHOLE_AGE_MAX)
+    }
+
+    /// Reads what has changed, or all keys. Returns the keys that have other values than before, or were removed, in order for each
     /// prefix.
     ///
     /// # Errors
     /// Those of the coordinator. Nothing is changed then.
     pub fn refresh(&mut self, coordinator: &dyn Coordinator) -> Result<Vec<String>> {
-        let is_old = self.read.is_none_or(|read| elapsed(read) > self.age_max);
+        let is_old = self.is_old();
         let known = |part: &'_ Part| (part.prefix, part.revision.filter(|_| !is_old), part.pairs.len());
         let known: Vec<_> = self.parts.iter().map(known).collect();
         let known: Vec<_> = known.into_iter().map(|(prefix, after, count)| Known { prefix, after, count }).collect();
@@ -59,6 +71,9 @@ impl Mirror {
             return Err(Error::bug(format!("a coordinator answers for {answers} prefixes of {asked}")));
         }
         self.read = Some(begun);
+        if is_old {
+            self.whole = Some(begun);
+        }
         Ok(self.parts.iter_mut().zip(changes).flat_map(|(part, changed)| part.take(changed)).collect())
     }
 }
@@ -113,10 +128,24 @@ mod tests {
     }
 
     #[test]
+    fn all_keys_are_read_after_a_gap_and_now_and_then() {
+        let of = |read: Option<u64>, whole: Option<u64>| {
+            let ago = |seconds: u64| now().checked_sub(Duration::from_secs(seconds)).unwrap();
+            let (read, whole) = (read.map(ago), whole.map(ago));
+            Mirror { parts: vec![part(&[])], read, whole, age_max: Duration::from_secs(6) }.is_old()
+        };
+        assert!(of(None, None), "nothing has been read");
+        assert!(!of(Some(1), Some(1)) && !of(Some(1), Some(290)));
+        assert!(of(Some(7), Some(7)), "a gap");
+        assert!(of(Some(1), Some(301)), "only changes have been read for long");
+    }
+
+    #[test]
     fn keys_are_found_by_prefixes() {
         let mirror = Mirror {
             parts: vec![part(&[("/a/1", "x"), ("/a/1/b", "y"), ("/a/2", "z")])],
             read: None,
+            whole: None,
             age_max: Duration::MAX,
         };
         let keys = |prefix: &'static str| mirror.pairs(prefix).map(|(key, _)| key).collect::<Vec<_>>();

@@ -9,6 +9,7 @@ use crate::records::{AliveInfo, BrickInfo, RingInfo};
 use hekate_proto::Result;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The rings with their views, the leases and the bricks, as they were last read.
@@ -16,7 +17,7 @@ pub struct PlacementRecords {
     mirror: Mirror,
     age_max: Duration,
     /// By the keys of their records.
-    rings: BTreeMap<String, RingInfo>,
+    rings: BTreeMap<String, Arc<RingInfo>>,
     alive: Vec<AliveInfo>,
     bricks: Vec<BrickInfo>,
 }
@@ -29,7 +30,7 @@ impl PlacementRecords {
     }
 
     /// All rings with their views.
-    pub fn rings(&self) -> impl Iterator<Item = &RingInfo> {
+    pub fn rings(&self) -> impl Iterator<Item = &Arc<RingInfo>> {
         self.rings.values()
     }
 
@@ -49,7 +50,7 @@ impl PlacementRecords {
         for key in rings {
             // All numbers have five digits, so no other ring's key has this prefix.
             match rings_of(self.mirror.pairs(key))?.pop() {
-                Some(ring) => _ = self.rings.insert(ring.key, ring.info),
+                Some(ring) => _ = self.rings.insert(ring.key, Arc::new(ring.info)),
                 None => _ = self.rings.remove(key),
             }
         }

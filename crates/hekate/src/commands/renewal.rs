@@ -42,10 +42,13 @@ pub fn start(paths: &Paths, endpoints: Vec<Endpoint>, elsewhere: Option<Arc<Cont
     }
 }
 
-/// Shows the credential in the file from now on, if it is another one of this client: the operator has renewed it.
+/// Shows the credential in the file from now on, if it is another one of this client: the operator has renewed it. One
+/// that is not valid yet, since a clock was ahead, does not take the place of a valid one.
 fn take_newer(file: &Path, context: &Context) {
     let Some(current) = context.credential() else { return };
-    let found = Credential::read(file).ok().filter(|found| *found != *current);
+    let found = Keys::valid_credential(file).ok().filter(|found| *found != *current);
+    let is_valid = |one: &Credential| one.info().is_ok_and(|info| info.is_valid_at(SystemTime::now()));
+    let found = found.filter(|found| is_valid(found) || !is_valid(&current));
     let is_ours = |found: &Credential| found.identity().ok() == current.identity().ok();
     if let Some(found) = found.filter(is_ours) {
         match context.replace(found) {

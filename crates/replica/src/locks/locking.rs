@@ -5,9 +5,9 @@
 //! its ticket is in [`Out::ended_waits`], and one more retry returns the answer. Locks are in memory only, so nothing here is
 //! settled or synced, and absent members do not matter.
 //!
-//! Invariant (R19 of `docs/replication.md`): a leader that grants has the locks of every session that an earlier leader
-//! may have granted one. It has led without a gap since a view after whose beginning the sessions were read, and each
-//! of them has restored its locks or ended. Before that moment an earlier leader could grant locks to sessions that
+//! Invariant (R19 of `docs/replication.md`): a leader that grants more than an owner holds has the locks of every session
+//! that an earlier leader may have granted one. It has led in each view since one after whose beginning the sessions were
+//! read, and each of them has restored its locks or ended. Before that moment an earlier leader could grant locks to sessions that
 //! began later than the list; after it only this leader grants.
 
 use crate::context::{Context, Out, Token};

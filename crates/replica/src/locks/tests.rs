@@ -385,6 +385,25 @@ fn while_a_session_may_be_gone_who_does_not_wait_is_refused_and_stays_so() {
     assert_eq!(b.table.execute(ticket(21, 901), FILE.volume, &set), Some(Ok(Reply::Done)));
 }
 
+/// Its client counts on the weaker lock, and other sessions may take long to restore theirs.
+#[test]
+fn a_downgrade_is_granted_before_all_sessions_have_restored_their_locks() {
+    let sessions = [SessionId(1), SessionId(2)];
+    let flock = |owner, kind| Lock { style: LockStyle::Flock, ..lock(owner, kind, 0, LOCK_END) };
+    for wait in [false, true] {
+        let mut b = Bench { table: LockTable::recovering(LockSettings::default(), sessions), op: 0 };
+        let held = [(ROOT, lock(11, Write, 0, 9)), (ROOT, flock(12, Write))];
+        assert_eq!(b.table.restore(SessionId(1), FILE.volume, &held, true), Ok(vec![]));
+        let mut set = |number, wanted| b.table.set(ticket(11, number), FILE, &wanted, wait);
+        assert_eq!(set(1, lock(11, Read, 2, 5)), Ok(Outcome::Granted), "{wait}");
+        assert_eq!(set(2, flock(12, Read)), Ok(Outcome::Granted), "{wait}");
+        // More than is held.
+        assert_ne!(set(3, lock(11, Write, 2, 5)), Ok(Outcome::Granted), "{wait}");
+        assert_ne!(set(4, lock(11, Read, 5, 10)), Ok(Outcome::Granted), "{wait}");
+        assert_eq!(b.held(11), [(Write, 0, 1), (Read, 2, 5), (Write, 6, 9)]);
+    }
+}
+
 /// A restore that names a stronger lock than the one that is held is answered as lost.
 #[test]
 fn a_lock_of_another_kind_is_not_the_one_that_is_restored() {

@@ -132,7 +132,7 @@ impl Opened {
     }
 
     /// A new credential for the holder of these keys, if two thirds of the life of its certificate are over, the
-    /// certificate is not valid yet, or the authority has changed since it was issued.
+    /// certificate or that in the file is not valid yet, or the authority has changed since it was issued.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl Opened {
         let Some(current) = keys.context().credential() else { return Ok(None) };
         let is_current =
             current.roots == self.record.roots.concat() && current.chain.ends_with(self.issuing.certificate());
-        if is_current && !current.info()?.is_due_at(time_of_day()) {
+        if is_current && !keys.is_due()? {
             return Ok(None);
         }
         self.server_credential(holder).map(Some)

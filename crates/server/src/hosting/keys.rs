@@ -3,11 +3,12 @@
 
 use hekate_proto::{Error, Result};
 use hekate_threads::time_of_day;
-use hekate_tls::{Context, Credential, SealKey};
+use hekate_tls::{Context, Credential, SealKey, pems};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 const CREDENTIAL: &str = "credential.toml";
 /// The credential that the last renewal replaced.
@@ -40,7 +41,7 @@ impl Keys {
         let path = state.join(SEAL_KEY);
         let bytes = std::fs::read(&path).map_err(|e| Error::io(format!("read {}", path.display()), e))?;
         let seal = SealKey::from_bytes(&bytes)?;
-        let context = Arc::new(Context::of(valid_credential(state)?)?);
+        let context = Arc::new(Context::of(Self::valid_credential(&Self::credential_file(state))?)?);
         Ok(Self { state: state.into(), context, seal })
     }
 
@@ -54,15 +55,47 @@ impl Keys {
         credential.write(&Self::credential_file(state))
     }
 
+    /// The credential in a file or, if that is a server's and not valid yet, the one that it replaced, if that is valid.
+    /// The roots are the present ones.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, `Invalid` or `Denied` if the file cannot be used.
+    pub fn valid_credential(file: &Path) -> Result<Credential> {
+        let (present, now) = (Credential::read(file)?, time_of_day());
+        if now >= present.info()?.not_before {
+            return Ok(present);
+        }
+        Ok(match replaced_by(file) {
+            Some(replaced) if replaced.info()?.is_valid_at(now) => Credential { roots: present.roots, ..replaced },
+            _ => present,
+        })
+    }
+
+    /// True if a new credential is needed: that which is shown is due, or that in the file is not valid yet.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the certificate that is shown cannot be read.
+    pub fn is_due(&self) -> Result<bool> {
+        let now = time_of_day();
+        let Some(shown) = self.context.credential() else { return Ok(false) };
+        let kept = Credential::read(&Self::credential_file(&self.state)).and_then(|kept| kept.info());
+        Ok(shown.info()?.is_due_at(now) || kept.is_ok_and(|kept| now < kept.not_before))
+    }
+
     /// Shows another credential from now on, and keeps it. The present one is kept as well, for
-    /// [`Keys::show_valid`].
+    /// [`Keys::show_valid`], unless the one that it replaced is the better one to keep.
     ///
     /// # Errors
     ///
     /// `Io` if it cannot be written, `Invalid` if it cannot be used.
     pub fn renew(&self, credential: Credential) -> Result<()> {
-        if let Some(replaced) = self.context.credential() {
-            replaced.write(&self.state.join(REPLACED))?;
+        if let Some(present) = self.context.credential() {
+            let before = replaced_by(&Self::credential_file(&self.state));
+            if !before.is_some_and(|before| is_kept(&before, &present, time_of_day()).unwrap_or(false)) {
+                present.write(&self.state.join(REPLACED))?;
+            }
         }
         credential.write(&Self::credential_file(&self.state))?;
         self.context.replace(credential)
@@ -79,7 +112,7 @@ impl Keys {
         if time_of_day() >= shown.info()?.not_before {
             return Ok(false);
         }
-        let valid = valid_credential(&self.state)?;
+        let valid = Self::valid_credential(&Self::credential_file(&self.state))?;
         let is_other = valid != *shown;
         if is_other {
             self.context.replace(valid)?;
@@ -97,15 +130,25 @@ impl Keys {
     }
 }
 
-/// The credential of a state directory or, if that is not valid yet, the one that it replaced, if that is valid.
-fn valid_credential(state: &Path) -> Result<Credential> {
-    let (present, now) = (Credential::read(&Keys::credential_file(state))?, time_of_day());
-    let replaced = state.join(REPLACED);
-    if now >= present.info()?.not_before || !replaced.exists() {
-        return Ok(present);
+/// The credential that the one in a server's file replaced. One that cannot be read counts as none: the present one is
+/// what a process needs.
+fn replaced_by(file: &Path) -> Option<Credential> {
+    let is_servers = file.file_name().is_some_and(|name| name == CREDENTIAL);
+    let replaced = file.with_file_name(REPLACED);
+    if !is_servers || !replaced.exists() {
+        return None;
     }
-    let replaced = Credential::read(&replaced)?;
-    Ok(if replaced.info()?.is_valid_at(now) { replaced } else { present })
+    let read = Credential::read(&replaced);
+    read.inspect_err(|error| log::warn!("the credential before this one is left out: {error}")).ok()
+}
+
+/// True if `before` stays the credential to go back to when `present` is replaced too: it is still valid, or `present`
+/// began only after its end and is not replaced because of its age, which is what clocks that were ahead leave.
+fn is_kept(before: &Credential, present: &Credential, now: SystemTime) -> Result<bool> {
+    let (first, second) = (before.info()?, present.info()?);
+    let is_same_issuer = pems(&before.chain)?.get(1) == pems(&present.chain)?.get(1);
+    let is_ahead = second.not_before >= first.not_after && !(second.is_valid_at(now) && second.is_due_at(now));
+    Ok(is_same_issuer && first.is_valid_at(now) || is_ahead)
 }
 
 /// Writes a file that only its owner can read; it replaces another one in one step.
@@ -136,7 +179,7 @@ mod tests {
     use super::*;
     use hekate_proto::ServerId;
     use hekate_tls::{Authority, Holder, Root};
-    use std::time::{Duration, SystemTime};
+    use std::time::Duration;
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -147,28 +190,114 @@ mod tests {
         Credential { cluster, network: String::new(), servers: Vec::new(), roots, chain, key }
     }
 
+    /// A root with its authority, and the keys of a state directory with a first credential.
+    struct Bench {
+        state: PathBuf,
+        root: Root,
+        authority: Authority,
+        first: Credential,
+        keys: Keys,
+    }
+
+    impl Bench {
+        fn new(name: &str) -> Self {
+            let state = std::env::temp_dir().join(format!("hekate-keys-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&state).unwrap();
+            let now = time_of_day();
+            let root = Root::create("c", 3650 * DAY, now).unwrap();
+            let authority = root.authorise("c", 1825 * DAY, now).unwrap();
+            let first = issued(&authority, &root, now);
+            Keys::write(&state, &first, &SealKey::create().unwrap()).unwrap();
+            let keys = Keys::read(&state).unwrap();
+            Self { state, root, authority, first, keys }
+        }
+
+        /// Renews as a process does whose clock is ahead by so many days.
+        fn renew_ahead(&self, days: u32) {
+            self.keys.renew(issued(&self.authority, &self.root, time_of_day() + days * DAY)).unwrap();
+        }
+
+        /// The chain that this process shows, and that the next one would.
+        fn chains(&self) -> [String; 2] {
+            let shown = |keys: &Keys| keys.context().credential().unwrap().chain.clone();
+            [shown(&self.keys), shown(&Keys::read(&self.state).unwrap())]
+        }
+
+        fn file(&self) -> PathBuf {
+            Keys::credential_file(&self.state)
+        }
+    }
+
+    impl Drop for Bench {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.state);
+        }
+    }
+
     #[test]
     fn a_credential_of_a_clock_that_was_ahead_gives_way_to_the_one_that_it_replaced() {
-        let state = std::env::temp_dir().join(format!("hekate-keys-{}", std::process::id()));
-        std::fs::create_dir_all(&state).unwrap();
-        let now = time_of_day();
-        let root = Root::create("c", 3650 * DAY, now).unwrap();
-        let authority = root.authorise("c", 1825 * DAY, now).unwrap();
-        let first = issued(&authority, &root, now);
-        Keys::write(&state, &first, &SealKey::create().unwrap()).unwrap();
-        let keys = Keys::read(&state).unwrap();
-        assert!(!keys.show_valid().unwrap());
-        keys.renew(issued(&authority, &root, now + 700 * DAY)).unwrap();
+        let bench = Bench::new("ahead");
+        let keys = &bench.keys;
+        assert!(!keys.show_valid().unwrap() && !keys.is_due().unwrap());
+        bench.renew_ahead(700);
         let ahead = keys.context().credential().unwrap();
-        assert!(ahead.info().unwrap().is_due_at(now));
+        assert!(ahead.info().unwrap().is_due_at(time_of_day()));
         // At once, and in the next process.
         assert!(keys.show_valid().unwrap() && !keys.show_valid().unwrap());
-        for keys in [&keys, &Keys::read(&state).unwrap()] {
-            assert_eq!(*keys.context().credential().unwrap(), first);
+        assert_eq!(bench.chains(), [&*bench.first.chain; 2]);
+        assert_eq!(Keys::valid_credential(&bench.file()).unwrap(), bench.first);
+        // The file is to have a valid one again.
+        assert!(keys.is_due().unwrap());
+        bench.renew_ahead(0);
+        assert!(!keys.show_valid().unwrap() && !keys.is_due().unwrap());
+        assert!(bench.chains().iter().all(|chain| *chain != bench.first.chain));
+    }
+
+    #[test]
+    fn a_second_renewal_of_a_clock_that_was_ahead_keeps_the_valid_credential() {
+        for days in [[20, 40], [700, 700], [700, 1400]] {
+            let bench = Bench::new("twice");
+            days.into_iter().for_each(|days| bench.renew_ahead(days));
+            assert!(bench.keys.show_valid().unwrap(), "{days:?}");
+            assert_eq!(bench.chains(), [&*bench.first.chain; 2], "{days:?}");
         }
-        keys.renew(issued(&authority, &root, now)).unwrap();
-        assert!(!keys.show_valid().unwrap());
-        assert_ne!(*Keys::read(&state).unwrap().context().credential().unwrap(), first);
-        std::fs::remove_dir_all(&state).unwrap();
+    }
+
+    #[test]
+    fn the_credential_to_go_back_to_is_the_last_one_that_was_replaced_for_its_age() {
+        let bench = Bench::new("kept");
+        let at = |days: u32| issued(&bench.authority, &bench.root, time_of_day() + days * DAY);
+        let is_kept =
+            |before, present, now: u32| is_kept(&at(before), &at(present), time_of_day() + now * DAY).unwrap();
+        assert!(!is_kept(0, 60, 120), "renewed at two thirds of its life, as was the one before");
+        assert!(is_kept(0, 60, 61), "both are valid");
+        assert!(is_kept(0, 700, 701) && is_kept(0, 700, 1400), "of a clock that was ahead");
+        assert!(!is_kept(0, 700, 765), "of a server that was off for long");
+    }
+
+    #[test]
+    fn the_credential_that_is_shown_again_has_the_present_roots() {
+        let bench = Bench::new("roots");
+        let next = Root::create("c", 3650 * DAY, time_of_day()).unwrap();
+        let ahead = issued(&bench.authority, &bench.root, time_of_day() + 700 * DAY);
+        let roots = [&*bench.root.certificate, &*next.certificate].concat();
+        bench.keys.renew(Credential { roots: roots.clone(), ..ahead }).unwrap();
+        assert!(bench.keys.show_valid().unwrap());
+        for keys in [&bench.keys, &Keys::read(&bench.state).unwrap()] {
+            let shown = keys.context().credential().unwrap();
+            assert_eq!((&shown.roots, &shown.chain), (&roots, &bench.first.chain));
+        }
+    }
+
+    #[test]
+    fn a_replaced_credential_that_cannot_be_read_keeps_no_process_from_starting() {
+        let bench = Bench::new("unreadable");
+        bench.renew_ahead(700);
+        let ahead = bench.keys.context().credential().unwrap().chain.clone();
+        write_private(&bench.state.join(REPLACED), b"rotten").unwrap();
+        assert!(!bench.keys.show_valid().unwrap());
+        assert_eq!(bench.chains(), [&*ahead; 2]);
+        bench.renew_ahead(0);
+        assert!(bench.chains().iter().all(|chain| *chain != ahead));
     }
 }

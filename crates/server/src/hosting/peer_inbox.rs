@@ -6,7 +6,6 @@ use crate::hosting::surroundings;
 use crate::request::syncer::Need;
 use crate::request::turn::Turn;
 use bytes::Bytes;
-use hekate_cluster::RingInfo;
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Event, SyncJob};
 use hekate_threads::{Mutex, MutexGuard};
@@ -149,14 +148,14 @@ impl Node {
         }
     }
 
-    /// Reads the views from the coordinator and takes them over.
+    /// Reads the views from the coordinator and takes them over. No lock is held meanwhile: links to several servers come
+    /// up at once, and a slow coordinator is not to hold up the readers of the records.
     ///
     /// # Errors
     ///
     /// Those of the coordinator.
     pub(crate) fn renew_views(&self) -> Result<()> {
-        let rings: Vec<RingInfo> = self.with_records(|records| records.rings().cloned().collect())?;
-        self.take_views(&rings);
+        self.take_views(&self.cluster.registry().rings()?);
         Ok(())
     }
 }

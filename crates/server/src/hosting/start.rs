@@ -190,7 +190,8 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the replicas of a ring that is new here, and serves them.
+    /// Makes the replicas of a ring that is new here, and serves them. Its leaders get the sessions from the thread that
+    /// reads them.
     ///
     /// # Errors
     ///
@@ -199,7 +200,7 @@ impl Node {
         assert!(self.rings.get(info.ring).is_err(), "a ring is hosted once: two machines would append to one journal");
         let ring = self.put_ring(info, &BTreeSet::new())?;
         bring_into_step(self, std::slice::from_ref(&ring))?;
-        self.send_sessions()?;
+        self.wake_sessions();
         Ok(ring)
     }
 

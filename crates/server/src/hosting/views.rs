@@ -135,10 +135,10 @@ impl Node {
         let (rings, seen) = {
             let mut records = self.views.renewed.lock();
             self.cluster.registry().refresh(&mut records)?;
-            (records.rings().cloned().collect::<Vec<_>>(), self.look_around(&records))
+            (records.rings().cloned().collect::<Vec<Arc<RingInfo>>>(), self.look_around(&records))
         };
         check_newer(&known, &rings)?;
-        self.take_views(&rings);
+        self.take_views(rings.iter().map(Arc::as_ref));
         self.views.lease.renew(from);
         for mut info in rings {
             let Ok(ring) = self.ring(info.ring) else { continue };
@@ -172,7 +172,7 @@ impl Node {
 
     /// Takes over the coordinator's views, and delivers `View` to the replicas of each ring that has changed. Ignores
     /// views that are older than what is known here.
-    pub(crate) fn take_views(&self, rings: &[RingInfo]) {
+    pub(crate) fn take_views<'a>(&self, rings: impl IntoIterator<Item = &'a RingInfo>) {
         for info in rings {
             let Ok(ring) = self.ring(info.ring) else { continue };
             let note = |before: &[View], after: &[View]| {
@@ -236,7 +236,13 @@ impl Node {
     }
 
     /// Forms and begins the views of one ring that are due.
-    fn look_at_ring(&self, state: &mut State, ring: &Arc<HostedRing>, info: &mut RingInfo, seen: &Seen) -> Result<()> {
+    fn look_at_ring(
+        &self,
+        state: &mut State,
+        ring: &Arc<HostedRing>,
+        info: &mut Arc<RingInfo>,
+        seen: &Seen,
+    ) -> Result<()> {
         let mut seen = seen.clone();
         for address in ring.leaders() {
             self.look_at_leader(state, ring, address, &mut seen);
@@ -262,7 +268,7 @@ impl Node {
             }
         }
         if !formed.is_empty() {
-            *info = self.form(ring, formed, &seen)?;
+            *info = Arc::new(self.form(ring, formed, &seen)?);
             // Read again: a server without a lease may have renewed it before the views were formed, and serve by the
             // views before. One that has none now reads the new views with its next lease.
             let mut records = self.views.renewed.lock();
@@ -340,7 +346,7 @@ impl Node {
             !formed.is_empty()
         })?;
         formed.iter().for_each(|(number, view)| log::info!("{}", formed_line(ring, *number, view)));
-        self.take_views(std::slice::from_ref(&info));
+        self.take_views([&info]);
         formed.iter().for_each(|(number, view)| self.send_epoch(ring, *number, view.epoch));
         Ok(info)
     }
@@ -370,7 +376,7 @@ impl Node {
             decided.is_ok()
         })?;
         let view = decided?;
-        self.take_views(std::slice::from_ref(&info));
+        self.take_views([&info]);
         self.send_epoch(ring, number, view.epoch);
         self.wake_views();
         Ok(view)
@@ -394,7 +400,13 @@ impl Node {
 
     /// Records that views have begun. A view begins once the leader of the view before it serves no more: it is a
     /// member of the new view, its brick has a later incarnation, or its lease has expired.
-    fn open_views(&self, state: &mut State, ring: &Arc<HostedRing>, info: &mut RingInfo, seen: &Seen) -> Result<()> {
+    fn open_views(
+        &self,
+        state: &mut State,
+        ring: &Arc<HostedRing>,
+        info: &mut Arc<RingInfo>,
+        seen: &Seen,
+    ) -> Result<()> {
         let ready: Vec<(PartitionNumber, Epoch)> = {
             let ready = self.views.ready.lock();
             let here = ready.iter().filter(|((known, _), _)| *known == ring.ring);
@@ -424,8 +436,8 @@ impl Node {
         let open = |info: &mut RingInfo| {
             opened.iter().fold(false, |changed, (number, epoch)| info.open(*number, *epoch) || changed)
         };
-        *info = self.cluster.registry().update_views(ring.ring, open)?;
-        self.take_views(std::slice::from_ref(info));
+        *info = Arc::new(self.cluster.registry().update_views(ring.ring, open)?);
+        self.take_views([&**info]);
         for (number, epoch) in opened {
             self.views.ready.lock().remove(&((ring.ring, number), epoch));
             self.send_epoch(ring, number, epoch);
@@ -435,7 +447,7 @@ impl Node {
 }
 
 /// Checks that records say no less than what was known here before they were read.
-fn check_newer(known: &[(RingId, Arc<Vec<View>>)], read: &[RingInfo]) -> Result<()> {
+fn check_newer(known: &[(RingId, Arc<Vec<View>>)], read: &[Arc<RingInfo>]) -> Result<()> {
     for (id, views) in known {
         let Some(info) = read.iter().find(|info| info.ring == *id) else {
             return Err(older_records(&format!("they do not know ring {id}")));
@@ -468,15 +480,15 @@ mod tests {
     use hekate_cluster::Domain;
     use hekate_proto::map::Member;
 
-    fn ring(epoch: u64) -> RingInfo {
+    fn ring(epoch: u64) -> Arc<RingInfo> {
         let member = Member { brick: BrickId(1), incarnation: Incarnation(1) };
         let view = View::new(Epoch(epoch), BrickId(1), vec![member]);
-        RingInfo::new(RingId(1), "p", 1, Domain::Disk, vec![view])
+        Arc::new(RingInfo::new(RingId(1), "p", 1, Domain::Disk, vec![view]))
     }
 
     #[test]
     fn records_that_say_less_than_was_known_are_refused() {
-        let known = [(RingId(1), Arc::new(ring(7).views))];
+        let known = [(RingId(1), Arc::new(ring(7).views.clone()))];
         check_newer(&known, &[ring(7)]).unwrap();
         check_newer(&known, &[ring(8)]).unwrap();
         check_newer(&[], &[ring(8)]).unwrap();

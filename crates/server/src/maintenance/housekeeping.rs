@@ -29,6 +29,8 @@ const RECORDS_RETRY_PAUSE: Duration = Duration::from_secs(1);
 const CHORES_PAUSE: Duration = Duration::from_millis(250);
 /// Time between two checks whether a leader waits for the sessions, besides those after a change of views.
 const SESSIONS_PAUSE: Duration = Duration::from_millis(250);
+/// Time until the sessions are read again after that has failed.
+const SESSIONS_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time between two checkpoints that only free the space of deleted files.
 const SPACE_PAUSE: Duration = Duration::from_secs(3);
 /// Time between two attempts of a checkpoint that found no room.
@@ -139,7 +141,8 @@ impl Threads {
             |node: &Node, failed| if failed { node.views_pause().min(VIEWS_RETRY_PAUSE) } else { node.views_pause() };
         let views = spawn_paced(node, &stopping, views_pause, Node::keep_views)?;
         // A thread of its own: a slow coordinator must not hold up the lease, nor the other chores.
-        let sessions = spawn(node, &stopping, SESSIONS_PAUSE, Node::send_sessions)?;
+        let sessions_pause = |_: &Node, failed| if failed { SESSIONS_RETRY_PAUSE } else { SESSIONS_PAUSE };
+        let sessions = spawn_paced(node, &stopping, sessions_pause, Node::send_sessions)?;
         let mut watch = Watch::default();
         let watch_pause = |_: &Node, failed| if failed { watch::RETRY_PAUSE } else { watch::PAUSE };
         let watch = spawn_paced(node, &stopping, watch_pause, move |node| watch.wait(node))?;

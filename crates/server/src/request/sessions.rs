@@ -123,6 +123,15 @@ impl Sessions {
         self.add_recorded(registry)
     }
 
+    /// The sessions that are known here, without a reading of the records.
+    pub fn known(&self) -> Vec<SessionInfo> {
+        let info = |one: &Arc<Session>| {
+            let (session, volume, owner, server) = (one.id, one.volume, one.owner.clone(), one.home);
+            SessionInfo { session, volume, owner, server }
+        };
+        self.all.read().values().map(info).collect()
+    }
+
     /// Requires `changing`.
     fn add_recorded(&self, registry: &Registry) -> Result<Vec<SessionInfo>> {
         let number = self.reads_begun.fetch_add(1, Ordering::Relaxed) + 1;

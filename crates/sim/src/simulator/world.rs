@@ -231,8 +231,9 @@ pub struct World {
     pub replacing: BTreeMap<u32, Replacing>,
     /// A brick that may be damaged, until a scrub finds nothing.
     pub rotten: Option<BrickId>,
-    /// Scrubs of it that have begun.
+    /// Scrubs of bricks that their servers have taken the orders for, and how many of them were before the damage.
     pub scrubs_asked: u32,
+    pub scrubs_before: u32,
     /// When the last damaged brick was healthy again.
     pub mended_at: Micros,
     /// Connections on which sessions are notified of locks.
@@ -300,6 +301,7 @@ impl World {
             replacing: BTreeMap::new(),
             rotten: None,
             scrubs_asked: 0,
+            scrubs_before: 0,
             mended_at: 0,
             listeners: BTreeMap::new(),
             ring_read: RefCell::default(),

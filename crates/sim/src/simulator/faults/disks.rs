@@ -291,7 +291,7 @@ impl World {
         };
         trace!(self, "brick {} rots: {how}", brick.0);
         self.report.count(how);
-        self.rotten = Some(brick);
+        (self.rotten, self.scrubs_before) = (Some(brick), self.scrubs_asked);
         let delay = self.delay(SCRUB_MAX);
         self.after(delay, Event::Scrub { brick });
     }
@@ -344,6 +344,7 @@ impl World {
         let Ok(request) = serde_json::to_string(&PeerRequest::from(ServerStatus {})) else { return };
         let directory = self.servers[server as usize].disks.iter().find(|(_, slot)| slot.brick == brick);
         let Some(directory) = directory.map(|(directory, _)| directory.clone()) else { return };
+        let asked = self.scrubs_asked;
         let thread = self.threads.add(Owner::Server(server), move || {
             let report: Option<PeerReply<ServerReport>> = parsed(&node.control(&Peer::Local { uid: 0 }, &request));
             let rows = report.map(|report| report.reply.bricks).unwrap_or_default();
@@ -352,27 +353,35 @@ impl World {
             if scrub.state == ScrubState::Runs {
                 return;
             }
-            let is_clean = scrub
-                .last
+            // A pass that has ended early leaves an error, and `last` is the one before.
+            let last = scrub.last.filter(|_| scrub.error.is_none());
+            let is_clean = last
                 .is_some_and(|last| (last.pass.mended, last.pass.damaged) == (0, 0) && last.pass.left_out.is_none());
             let call = ControlRequest::from(ScrubStart { brick: Some(directory), volume: None });
-            let is_done = threads::in_world(move |world: &mut World| world.scrubbed(brick, is_clean));
+            let is_done = threads::in_world(move |world: &mut World| world.scrubbed(brick, is_clean, asked));
             if let (Some(false), Ok(call)) = (is_done, serde_json::to_string(&call)) {
-                node.control(&Peer::Local { uid: 0 }, &call);
-                threads::in_world(move |world: &mut World| world.scrubs_asked += 1);
+                let reply = serde_json::from_str(&node.control(&Peer::Local { uid: 0 }, &call));
+                if let Ok(ControlReply::<serde_json::Value>::Ok(_)) = reply {
+                    threads::in_world(move |world: &mut World| world.scrubs_asked += 1);
+                }
             }
         });
         self.after(1, Event::Resume { thread, number: None, notified: true });
     }
 
-    /// A pass over a brick has ended, or none has begun. True if the brick is healthy.
-    fn scrubbed(&mut self, brick: BrickId, is_clean: bool) -> bool {
+    /// A pass over a brick has ended, or none has begun; `asked` is the number of passes that had been asked for before
+    /// the brick's server was asked for the last one. True if the brick is healthy: that pass began after the damage.
+    fn scrubbed(&mut self, brick: BrickId, is_clean: bool, asked: u32) -> bool {
         let went_astray = self.disk(brick).is_some_and(|disk| disk.take_astray());
         self.report.add("fault: a misdirected write", u64::from(went_astray));
-        let is_healthy = is_clean && !went_astray && self.rotten == Some(brick) && self.scrubs_asked > 0;
+        if went_astray {
+            trace!(self, "a write of brick {} was misdirected", brick.0);
+            self.scrubs_before = self.scrubs_asked;
+        }
+        let is_healthy = is_clean && self.rotten == Some(brick) && asked > self.scrubs_before;
         if is_healthy {
             trace!(self, "nothing of brick {} is damaged any more", brick.0);
-            (self.rotten, self.mended_at, self.scrubs_asked) = (None, self.now, 0);
+            (self.rotten, self.mended_at) = (None, self.now);
         }
         is_healthy
     }

@@ -38,6 +38,18 @@ fn a_leader_that_was_split_off_grants_nothing_before_it_has_read_the_sessions() 
     stage.whole_and_judged();
 }
 
+/// The planted bug `sessions-not-read` breaks R19, and the scenario above fails.
+#[cfg(feature = "planted")]
+#[test]
+fn a_leader_that_does_not_read_the_sessions_is_found() {
+    use hekate_proto::planted::{Bug, plant};
+    plant(Some(Bug::SessionsNotRead));
+    let found =
+        std::panic::catch_unwind(a_leader_that_was_split_off_grants_nothing_before_it_has_read_the_sessions).is_err();
+    plant(None);
+    assert!(found);
+}
+
 /// A client that the leader does not know may have a file without a name open. The other one has said that it has not.
 #[test]
 fn a_leader_that_was_split_off_collects_no_orphan_before_it_has_read_the_sessions() {
