@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-from urllib.parse import quote
 
 from harness import equal
 from s3_suite import case, headers_of, keys_of, prefixes_of, refused
@@ -18,10 +17,8 @@ def both(door, bucket, **arguments):
     equal((keys_of(old), prefixes_of(old)), found, f"version 1, {arguments}")
     equal(([entry["Key"] for entry in versions.get("Versions", [])], prefixes_of(versions)), found, f"versions, {arguments}")
     for page in [old, new, versions]:
-        prefix, delimiter = arguments.get("Prefix", ""), arguments.get("Delimiter", "")
-        # boto3 asks for encoding-type=url, and decodes all but this one.
-        equal(page.get("Prefix", ""), quote(prefix) if page is old else prefix, f"prefix of {arguments}")
-        equal(page.get("Delimiter", ""), delimiter, f"delimiter of {arguments}")
+        for name in ["Prefix", "Delimiter"]:
+            equal(page.get(name, ""), arguments.get(name, ""), f"{name} of {arguments}")
         equal(page["MaxKeys"], arguments.get("MaxKeys", 1000), "max-keys")
     equal(new["KeyCount"], len(found[0]) + len(found[1]), "count")
     return found
@@ -74,7 +71,7 @@ def keys_are_encoded_if_that_is_asked_for(door):
         prefixes = [found for found in answer.elements("Prefix") if found]
         equal(prefixes, ["foo%2B1/", "foo/", "quux%20ab/"], "prefixes")
         asked = door.raw("GET", f"/{name}?{query}encoding-type=url&prefix=%2B")
-        equal(asked.element("Prefix"), "%2B", "the prefix that was asked for")
+        equal(asked.element("Prefix"), "+" if query == "" else "%2B", "the prefix that was asked for")
         equal(door.raw("GET", f"/{name}?{query}encoding-type=none").code, "InvalidArgument", "another encoding")
         plain = door.raw("GET", f"/{name}?{query}".rstrip("?&"))
         assert b"&lt;&amp;&gt;" in plain.body and b"a&#x1;b" in plain.body and b"EncodingType" not in plain.body, plain.body

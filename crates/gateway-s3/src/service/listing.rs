@@ -133,8 +133,8 @@ pub(super) async fn list(service: &Service, request: S3Request<ListObjectsInput>
     let next_marker = listed.next.clone().filter(|_| asked.query.delimiter.is_some());
     Ok(S3Response::new(ListObjectsOutput {
         name: Some(asked.bucket.clone()),
-        // As Amazon's reference says. boto3 decodes the prefix of the other lists only.
-        prefix: Some(asked.text(asked.query.prefix.clone())),
+        // The prefix that was asked for is encoded in the other lists only, and SDKs decode it there only.
+        prefix: Some(asked.query.prefix.clone()),
         marker: Some(asked.text(marker.unwrap_or_default())),
         max_keys: Some(asked.query.max as i32),
         is_truncated: Some(listed.next.is_some()),
