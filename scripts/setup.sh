@@ -22,6 +22,10 @@ demo_programs=(
 test_programs=(
   pip3:python3-pip      #   7 MB   unpacks boto3 and awscli, which speak to the S3 door
   pytest-3:python3-pytest # 1.5 MB  runs the end-to-end tests, side by side with xdist (0.2 MB)
+  nbdinfo:libnbd-bin    #   1 MB   NBD clients: nbdinfo, nbdcopy, nbdfuse, and
+  nbdsh:python3-libnbd  # 0.3 MB   the library for Python
+  qemu-img:qemu-utils   #   8 MB   the client of virtual machines
+  mkfs.ext4:e2fsprogs   #   2 MB   a file system on a vDisk
   strace:strace         # 2.8 MB   shows that each disk is synced before the reply
   getfattr:attr         # 0.2 MB   extended attributes
   ganesha.nfsd:nfs-ganesha # 2 MB  an NFS server in user space, with rpcbind and 2 MB of libraries, and

@@ -31,7 +31,8 @@ pub fn vdisk(cli: &Cli, command: &Vdisk) -> Done {
     let done = VolumeStore::open(opened.clone())
         .and_then(|store| Catalogue::open(Arc::new(store)))
         .map_err(Failure::from)
-        .and_then(|catalogue| act(cli, command, volume, &catalogue));
+        .and_then(|catalogue| act(cli, command, &catalogue))
+        .map_err(|failure| in_volume(failure, volume));
     opened.end();
     done
 }
@@ -42,7 +43,7 @@ pub fn own_name() -> String {
     format!("{} (process {})", uname.nodename().to_string_lossy(), std::process::id())
 }
 
-fn act(cli: &Cli, command: &Vdisk, volume: &str, catalogue: &Catalogue) -> Done {
+fn act(cli: &Cli, command: &Vdisk, catalogue: &Catalogue) -> Done {
     let ordered = |name: &str, what: Order| order(catalogue, name, &own_name(), &what).map_err(Failure::from);
     match command {
         Vdisk::Create(options) => create(cli, catalogue, options),
@@ -111,7 +112,6 @@ fn act(cli: &Cli, command: &Vdisk, volume: &str, catalogue: &Catalogue) -> Done 
             Ok(())
         }
     }
-    .map_err(|failure| in_volume(failure, volume))
 }
 
 /// Names the volume in a line that a user may repeat.

@@ -56,7 +56,7 @@ impl Bench {
     /// The ops that were granted since the last call.
     fn woken(&mut self) -> Vec<Ticket> {
         let waits = self.table.take_ended_waits();
-        waits.iter().for_each(|wait| drop(self.table.unseen.remove(&wait.ticket)));
+        self.table.unseen.retain(|ticket, _| !waits.iter().any(|wait| wait.ticket == *ticket));
         waits.into_iter().map(|wait| wait.answer.map(|_| wait.ticket).unwrap()).collect()
     }
     /// The ranges that an owner holds, by first byte.

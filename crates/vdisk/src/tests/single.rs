@@ -3,6 +3,8 @@
 use super::*;
 use crate::Extent;
 use hekate_proto::Error;
+use hekate_threads::Mutex;
+use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
@@ -145,16 +147,17 @@ fn orders_reach_the_owner_and_are_carried_out_here_without_one() {
     disk.write(0, bytes(1, 4096), false).unwrap();
     let others = super::catalogue(&memory, 5);
     let snapshot = Order::Snapshot { name: "s".into(), labels: Vec::new() };
-    let ordered = std::thread::spawn({
-        let (others, snapshot) = (others.clone(), snapshot.clone());
-        move || (order(&others, "d", "other", &snapshot), order(&others, "d", "other", &snapshot))
-    });
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let (giving, got) = (others.clone(), answers.clone());
+    let give = move || (0..2).for_each(|_| got.lock().push(order(&giving, "d", "other", &snapshot)));
+    let giver = hekate_threads::spawn_joined("giver", give).unwrap();
     let mut orders = Orders::of(&catalogue, &disk).unwrap();
-    while !ordered.is_finished() {
+    while answers.lock().len() < 2 {
         orders.answer(&**catalogue.store(), |order| carry_out(&catalogue, &disk, order)).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        hekate_threads::sleep(std::time::Duration::from_millis(5));
     }
-    let (first, second) = ordered.join().unwrap();
+    giver.join();
+    let (second, first) = (answers.lock().pop().unwrap(), answers.lock().pop().unwrap());
     assert_eq!(first, Ok(Default::default()));
     assert!(matches!(second, Err(Error::Invalid { .. })), "there is one of this name: {second:?}");
     assert_eq!(catalogue.snapshots("d").unwrap().len(), 1);
