@@ -4,7 +4,7 @@ use crate::protocol::*;
 use crate::{Door, Exports, Listen, Settings};
 use hekate_vdisk::store::memory::Memory;
 use hekate_vdisk::{Catalogue, Durability};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Client {
     /// True if the server has ended the connection.
     fn is_ended(&mut self) -> bool {
         let mut rest = Vec::new();
-        matches!(self.0.read_to_end(&mut rest), Ok(_)) || rest.is_empty()
+        self.0.read_to_end(&mut rest).map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true)
     }
 
     fn option(&mut self, number: u32, data: &[u8]) -> (u32, Vec<u8>) {

@@ -35,7 +35,7 @@ impl Pages {
         let mut page = from;
         std::iter::from_fn(move || {
             while page < end {
-                if page % 8 == 0 && self.0[(page / 8) as usize] == 0 {
+                if page.is_multiple_of(8) && self.0[(page / 8) as usize] == 0 {
                     page += 8;
                     continue;
                 }
