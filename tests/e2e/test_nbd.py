@@ -300,6 +300,37 @@ def test_ext4_on_a_vdisk_is_clean_after_the_door_was_killed(store):
     door.stop()
 
 
+def test_a_vdisk_that_is_taken_away_is_changed_no_more_by_whoever_had_it(store):
+    door = made(store, "64M")
+    client = door.connect("d0")
+    before = blocks(7, 500)
+    client.pwrite(before, 0)
+    client.flush()
+    store.refuses("vdisk", "steal", "v", "d0", words=["would lose d0", "--yes"])
+    said = store.cli("vdisk", "steal", "v", "d0", "--yes").out
+    assert "took d0 from" in said, said
+    other = Door(store, name="other")
+    new = other.connect("d0")
+    same_bytes(new.pread(len(before), 0), before, "what the one before has flushed")
+    new.pwrite(b"n" * BLOCK, 0, nbd.CMD_FLAG_FUA)
+    try:
+        for block in range(50):
+            client.pwrite(b"o" * BLOCK, block * BLOCK)
+    except nbd.Error:
+        pass
+    for failing in (client.flush, lambda: client.pwrite(b"o" * BLOCK, 0, nbd.CMD_FLAG_FUA), client.flush):
+        with pytest.raises(nbd.Error):
+            failing()
+    same_bytes(new.pread(len(before), 0), b"n" * BLOCK + before[BLOCK:], "the vDisk of its new owner")
+    new.shutdown()
+    again = connect_again(store, other)
+    same_bytes(again.pread(len(before), 0), b"n" * BLOCK + before[BLOCK:], "after it was opened again")
+    again.shutdown()
+    client.shutdown()
+    store.refuses("vdisk", "steal", "v", "d0", "--yes", words=["nobody has d0 open"])
+    [one.stop() for one in (door, other)]
+
+
 # --- mistakes ---
 
 

@@ -3,7 +3,7 @@
 use crate::disk::{DISK, Holder, check_size, holder_of, make_files, take_token};
 use crate::format::{DiskId, DiskKind, DiskRecord, Durability, Health, LayerId, Record, SnapshotRecord};
 use crate::layer::{Layer, absent_is_fine};
-use crate::store::{Hold, Store};
+use crate::store::{Hold, Store, Version};
 use hekate_proto::{Condition, Error, InodeId, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Catalogue {
         match store.find(root, TREE_LOCK) {
             Err(Error::NotFound) => match store.put(root, TREE_LOCK, bytes::Bytes::new(), Condition::Absent) {
                 Err(Error::ConditionFailed) => {}
-                made => made?,
+                made => drop(made?),
             },
             found => drop(found?),
         }
@@ -89,10 +89,14 @@ impl Catalogue {
     /// # Errors
     /// `Invalid` with the known names if there is none.
     pub fn disk(&self, name: &str) -> Result<(InodeId, DiskRecord)> {
+        self.disk_version(name).map(|(directory, record, _)| (directory, record))
+    }
+
+    pub(crate) fn disk_version(&self, name: &str) -> Result<(InodeId, DiskRecord, Version)> {
         check_name(name)?;
         let found = self.store.find(self.names, name).and_then(|directory| {
-            let record = self.store.fetch(directory, DISK)?;
-            Ok((directory, DiskRecord::unseal(&record)?))
+            let (record, version) = self.store.fetch_version(directory, DISK)?;
+            Ok((directory, DiskRecord::unseal(&record)?, version))
         });
         match found {
             Err(Error::NotFound | Error::Stale) => {
@@ -257,7 +261,7 @@ impl Catalogue {
         };
         match store.put(directory, DISK, record.seal(), Condition::Absent) {
             Err(Error::ConditionFailed) => Err(exists()),
-            put => put.map(|()| record),
+            put => put.map(|_| record),
         }
     }
 

@@ -19,11 +19,11 @@ use crate::format::{
     DiskKind, DiskRecord, Durability, Health, LayerId, LayerState, LogPosition, Record, SEGMENT_BLOCKS_MAX, SIZE_MAX,
     SegmentUse,
 };
-use crate::layer::Stack;
+use crate::layer::{Layer, Stack};
 use crate::map::{Map, Page, Place};
-use crate::store::{Hold, OpenFile, Store};
+use crate::store::{Hold, OpenFile, Store, Version};
 use bytes::Bytes;
-use hekate_proto::{Condition, Error, InodeId, Result};
+use hekate_proto::{Error, InodeId, Result};
 use hekate_threads::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,9 @@ pub(crate) struct Core {
     name: String,
     /// Its directory.
     directory: InodeId,
-    record: Mutex<DiskRecord>,
+    record: Mutex<(DiskRecord, Version)>,
+    /// The state of the layer that is written, as it is recorded.
+    recorded: Mutex<LayerState>,
     size: AtomicU64,
     log: Mutex<Log>,
     map: Mutex<Map>,
@@ -97,6 +99,8 @@ pub(crate) struct Core {
     checkpoint_runs: AtomicBool,
     /// Nothing may be written: a snapshot, a template, or a vDisk with lost changes.
     read_only: AtomicBool,
+    /// Another process has opened the vDisk since: nothing of this one counts any more.
+    deposed: AtomicBool,
     /// The next flush fails.
     owes_error: AtomicBool,
     counts: Counts,
@@ -188,7 +192,7 @@ impl Disk {
 
     /// True once another session has it, or this one has ended: every call fails.
     pub fn has_ended(&self) -> bool {
-        self.core.store.has_ended()
+        self.core.deposed.load(Ordering::Acquire) || self.core.store.has_ended()
     }
 
     /// True if this session has the vDisk for itself: a snapshot needs no token.
@@ -203,7 +207,7 @@ impl Disk {
 
     /// The record as this handle knows it.
     pub fn record(&self) -> DiskRecord {
-        self.core.record.lock().clone()
+        self.core.record.lock().0.clone()
     }
 
     pub fn counters(&self) -> Counters {
@@ -307,12 +311,43 @@ impl Core {
         }
     }
 
+    /// Notes that another process has the vDisk now.
+    fn depose(&self) -> Error {
+        if !self.deposed.swap(true, Ordering::AcqRel) {
+            log::error!("vDisk {}: another process has taken it; what this one has not flushed is lost", self.name);
+        }
+        Error::SessionEnded
+    }
+
+    /// Checks that no other process has opened the vDisk, so that the next one sees what was written.
+    fn check_owner(&self) -> Result<()> {
+        if self.deposed.load(Ordering::Acquire) || !self.stack().head().is_unchanged(&*self.store)? {
+            return Err(self.depose());
+        }
+        Ok(())
+    }
+
+    /// Replaces the state of the layer that is written.
+    fn put_state(&self, layer: &Layer, state: &LayerState) -> Result<()> {
+        match layer.put_state(&*self.store, state) {
+            Err(Error::ConditionFailed | Error::NotFound | Error::Stale) => Err(self.depose()),
+            put => {
+                put?;
+                *self.recorded.lock() = state.clone();
+                Ok(())
+            }
+        }
+    }
+
     fn check_writable(&self) -> Result<()> {
+        if self.deposed.load(Ordering::Acquire) {
+            return Err(Error::SessionEnded);
+        }
         if !self.read_only.load(Ordering::Acquire) {
             return Ok(());
         }
         Err(Error::Denied {
-            what: match self.record.lock().health {
+            what: match self.record.lock().0.health {
                 Health::Lost { .. } => {
                     let name = &self.name;
                     format!(
@@ -328,11 +363,15 @@ impl Core {
     /// Replaces the vDisk's record.
     fn put_record(&self, change: impl FnOnce(&mut DiskRecord)) -> Result<()> {
         let mut record = self.record.lock();
-        let mut next = record.clone();
+        let mut next = record.0.clone();
         change(&mut next);
-        self.store.put(self.directory, DISK, next.seal(), Condition::Exists)?;
-        *record = next;
-        Ok(())
+        match self.store.put(self.directory, DISK, next.seal(), record.1.condition()) {
+            Err(Error::ConditionFailed) => Err(self.depose()),
+            put => {
+                *record = (next, put?);
+                Ok(())
+            }
+        }
     }
 }
 

@@ -101,6 +101,8 @@ wire_struct! {
         pub layer: LayerId,
         /// The layer whose blocks are seen where this one has none.
         pub parent: Option<LayerId>,
+        /// The map may have pages that are newer than `log`, and some may still be written.
+        pub writing: bool,
         /// No append follows `log`.
         pub sealed: bool,
         /// Blocks of each segment.
@@ -203,7 +205,18 @@ impl LayerState {
     pub fn empty(layer: LayerId, parent: Option<LayerId>, segment_blocks: u32, opening: u64) -> Self {
         let log = LogPosition { opening, sequence: 0, segment: 0, block: 0 };
         let (segments, pages) = (Vec::new(), Bytes::new());
-        Self { layer, parent, sealed: false, segment_blocks, map: 1, next_segment: 1, log, segments, pages }
+        Self {
+            layer,
+            parent,
+            writing: false,
+            sealed: false,
+            segment_blocks,
+            map: 1,
+            next_segment: 1,
+            log,
+            segments,
+            pages,
+        }
     }
 }
 

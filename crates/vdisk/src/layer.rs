@@ -2,7 +2,7 @@
 //! which only the uppermost is written.
 
 use crate::format::{BLOCK_BYTES, LayerId, LayerState, PAGE_ENTRIES, Record};
-use crate::store::{OpenFile, Store};
+use crate::store::{OpenFile, Store, Version};
 use bytes::Bytes;
 use hekate_proto::{Condition, Error, InodeId, Result};
 use hekate_threads::{HashMap, Mutex};
@@ -67,9 +67,17 @@ pub(crate) fn segment_name(number: u32) -> String {
     format!("{number:08x}")
 }
 
+/// The number of the segment whose file has this name.
+pub(crate) fn segment_number(name: &str) -> Option<u32> {
+    (name.len() == 8).then(|| u32::from_str_radix(name, 16).ok()).flatten()
+}
+
+/// Begin of the names of maps.
+pub(crate) const MAP: &str = "map-";
+
 /// Name of a map's file.
 pub(crate) fn map_name(number: u32) -> String {
-    format!("map-{number}")
+    format!("{MAP}{number}")
 }
 
 /// A layer that is open.
@@ -77,6 +85,8 @@ pub(crate) struct Layer {
     pub id: LayerId,
     pub directory: InodeId,
     files: Mutex<Files>,
+    /// The version of its state, as this process has read or written it.
+    version: Mutex<Version>,
 }
 
 /// What a scrub replaces.
@@ -95,21 +105,21 @@ impl Layer {
     pub fn open(store: &dyn Store, id: LayerId) -> Result<(Self, LayerState)> {
         let layers = store.find(store.root(), LAYERS)?;
         let directory = store.find(layers, &id.text())?;
-        let state = Self::state_in(store, directory)?;
+        let (state, version) = Self::read_state(store, directory)?;
         if state.layer != id {
             return Err(Error::Damaged { what: format!("layer {} has the state of another one", id.text()) });
         }
-        Ok((Self::with(id, directory, &state), state))
+        Ok((Self::with(id, directory, &state, version), state))
     }
 
-    fn with(id: LayerId, directory: InodeId, state: &LayerState) -> Self {
+    fn with(id: LayerId, directory: InodeId, state: &LayerState, version: Version) -> Self {
         let files = Files {
             pages: Arc::new(Pages(state.pages.to_vec())),
             map: state.map,
             map_file: None,
             segments: HashMap::default(),
         };
-        Self { id, directory, files: Mutex::new(files) }
+        Self { id, directory, files: Mutex::new(files), version: Mutex::new(version) }
     }
 
     /// Makes an empty layer above `parent`.
@@ -124,8 +134,8 @@ impl Layer {
         };
         let directory = store.make_directory(layers, &id.text())?;
         let state = LayerState::empty(id, parent, segment_blocks, store.random()?);
-        Self::put_state_in(store, directory, &state)?;
-        Ok((Self::with(id, directory, &state), state))
+        let version = store.put(directory, STATE, state.seal(), Condition::Absent)?;
+        Ok((Self::with(id, directory, &state, version), state))
     }
 
     /// All layers, also those that are being made.
@@ -160,20 +170,41 @@ impl Layer {
     }
 
     pub fn state_in(store: &dyn Store, directory: InodeId) -> Result<LayerState> {
-        LayerState::unseal(&store.fetch(directory, STATE)?)
+        Ok(Self::read_state(store, directory)?.0)
     }
 
-    fn put_state_in(store: &dyn Store, directory: InodeId, state: &LayerState) -> Result<()> {
-        store.put(directory, STATE, state.seal(), Condition::Always)
+    fn read_state(store: &dyn Store, directory: InodeId) -> Result<(LayerState, Version)> {
+        let (bytes, version) = store.fetch_version(directory, STATE)?;
+        Ok((LayerState::unseal(&bytes)?, version))
     }
 
-    /// Replaces the layer's state.
+    /// Replaces the layer's state, if no other process has since this one read or replaced it.
+    ///
+    /// # Errors
+    /// `ConditionFailed` if one has; those of the store.
+    pub fn put_state(&self, store: &dyn Store, state: &LayerState) -> Result<()> {
+        assert_eq!(state.layer, self.id, "a layer keeps its id");
+        let mut version = self.version.lock();
+        *version = store.put(self.directory, STATE, state.seal(), version.condition())?;
+        Ok(())
+    }
+
+    /// True if the state is still the one that this process has read or written last.
     ///
     /// # Errors
     /// Those of the store.
-    pub fn put_state(&self, store: &dyn Store, state: &LayerState) -> Result<()> {
-        assert_eq!(state.layer, self.id, "a layer keeps its id");
-        Self::put_state_in(store, self.directory, state)
+    pub fn is_unchanged(&self, store: &dyn Store) -> Result<bool> {
+        let version = self.version.lock();
+        match store.version(self.directory, STATE) {
+            Err(Error::NotFound | Error::Stale) => Ok(false),
+            now => Ok(now? == *version),
+        }
+    }
+
+    /// Reads the map from now on from the file with this number.
+    pub fn use_map(&self, number: u32) {
+        let mut files = self.files.lock();
+        (files.map, files.map_file) = (number, None);
     }
 
     /// Reads the layer's state again, after a scrub has replaced its files. A layer that was merged into the one above it

@@ -36,13 +36,19 @@ pub trait Store: Send + Sync {
     /// Makes an empty directory.
     fn make_directory(&self, dir: InodeId, name: &str) -> Result<InodeId>;
     fn find(&self, dir: InodeId, name: &str) -> Result<InodeId>;
-    /// Replaces the content of a file by name, or makes it: nobody sees a part of it.
+    /// Replaces the content of a file by name, or makes it: nobody sees a part of it. Returns its version.
     ///
     /// # Errors
     /// `ConditionFailed` if the file is not as the condition demands.
-    fn put(&self, dir: InodeId, name: &str, content: Bytes, condition: Condition) -> Result<()>;
+    fn put(&self, dir: InodeId, name: &str, content: Bytes, condition: Condition) -> Result<Version>;
+    /// The content of a file by name, and its version.
+    fn fetch_version(&self, dir: InodeId, name: &str) -> Result<(Bytes, Version)>;
+    /// The version of a file by name.
+    fn version(&self, dir: InodeId, name: &str) -> Result<Version>;
     /// The content of a file by name.
-    fn fetch(&self, dir: InodeId, name: &str) -> Result<Bytes>;
+    fn fetch(&self, dir: InodeId, name: &str) -> Result<Bytes> {
+        Ok(self.fetch_version(dir, name)?.0)
+    }
     /// All names of a directory, in byte order.
     fn list(&self, dir: InodeId) -> Result<Vec<String>>;
     /// The change counter of a directory: it differs after a name was made or removed.
@@ -64,6 +70,17 @@ pub trait Store: Send + Sync {
     /// Seconds since 1970.
     fn time(&self) -> u64;
     fn random(&self) -> Result<u64>;
+}
+
+/// Tells the content of a file from any that it had before, or will have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version(pub(crate) Bytes);
+
+impl Version {
+    /// The file has this version.
+    pub(crate) fn condition(&self) -> Condition {
+        Condition::Matches { etag: self.0.clone() }
+    }
 }
 
 /// A lock that is held until it is dropped.

@@ -99,6 +99,18 @@ pub enum Vdisk {
     /// Delete a vDisk with its snapshots, or one snapshot. Clones keep what they need.
     #[command(after_help = DELETE_EXAMPLES)]
     Delete(VdiskDelete),
+    /// Take a vDisk away from the process that has it open, which can change nothing of it from then on. What that process
+    /// has not flushed may be lost, and its clients get errors.
+    #[command(after_help = "Example: hekate vdisk steal photos web1 --yes")]
+    Steal {
+        /// The volume.
+        volume: String,
+        /// The vDisk.
+        name: String,
+        /// Do not ask: the other process's clients lose it.
+        #[arg(long)]
+        yes: bool,
+    },
     /// Allow writes again to a vDisk of which changes were lost that no flush had covered.
     #[command(after_help = "Example: hekate vdisk resume photos web1")]
     Resume {

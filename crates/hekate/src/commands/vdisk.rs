@@ -8,7 +8,7 @@ use crate::output;
 use hekate_proto::Error;
 use hekate_vdisk::orders::{Order, order};
 use hekate_vdisk::scrub::Scrubbed;
-use hekate_vdisk::{Catalogue, DiskInfo, DiskKind, Durability, Health, SnapshotRecord, Usage, VolumeStore};
+use hekate_vdisk::{Catalogue, Disk, DiskInfo, DiskKind, Durability, Health, SnapshotRecord, Usage, VolumeStore};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ pub fn vdisk(cli: &Cli, command: &Vdisk) -> Done {
     | Vdisk::Rename { volume, .. }
     | Vdisk::Scrub { volume, .. }
     | Vdisk::Delete(VdiskDelete { volume, .. })
+    | Vdisk::Steal { volume, .. }
     | Vdisk::Resume { volume, .. }) = command;
     let opened = Way::of(cli)?.open(cli, volume)?;
     let done = VolumeStore::open(opened.clone())
@@ -96,16 +97,11 @@ fn act(cli: &Cli, command: &Vdisk, catalogue: &Catalogue) -> Done {
             Ok(())
         }
         Vdisk::Scrub { name, limit, .. } => {
-            let done = ordered(name, Order::Scrub { bytes_per_second: limit.unwrap_or(0) })?;
-            let Scrubbed { moved, merged, removed } = done;
-            let text = format!(
-                "scrubbed {name}: {} were copied, {merged} layers merged, {removed} removed",
-                output::bytes(moved)
-            );
-            said(cli, json!({ "vdisk": name, "copied": moved, "merged": merged, "removed": removed }), &text);
+            tell_scrubbed(cli, name, &ordered(name, Order::Scrub { bytes_per_second: limit.unwrap_or(0) })?);
             Ok(())
         }
         Vdisk::Delete(options) => delete(cli, catalogue, options),
+        Vdisk::Steal { name, yes, .. } => steal(cli, catalogue, name, *yes),
         Vdisk::Resume { name, .. } => {
             ordered(name, Order::Resume)?;
             said(cli, json!({ "vdisk": name, "state": "good" }), &format!("{name} can be written again"));
@@ -243,5 +239,32 @@ fn delete(cli: &Cli, catalogue: &Catalogue, options: &VdiskDelete) -> Done {
         removed => removed?,
     };
     said(cli, json!({ "deleted": name, "layers_removed": removed }), &what);
+    Ok(())
+}
+
+fn tell_scrubbed(cli: &Cli, name: &str, done: &Scrubbed) {
+    let Scrubbed { moved, merged, removed } = *done;
+    let text =
+        format!("scrubbed {name}: {} were copied, {merged} layers merged, {removed} removed", output::bytes(moved));
+    said(cli, json!({ "vdisk": name, "copied": moved, "merged": merged, "removed": removed }), &text);
+}
+
+fn steal(cli: &Cli, catalogue: &Catalogue, name: &str, yes: bool) -> Done {
+    let Some(holder) = catalogue.info(name)?.holder else {
+        return Err(Failure::usage(format!("nobody has {name} open; it can be used")));
+    };
+    if !yes {
+        return Err(Failure::usage(format!(
+            "{} would lose {name}, and with it what it has not flushed; if that is meant, say --yes",
+            holder.who
+        )));
+    }
+    let settings = hekate_vdisk::Settings { background: false, ..Default::default() };
+    Disk::steal(catalogue, name, &own_name(), settings)?.close()?;
+    said(
+        cli,
+        json!({ "vdisk": name, "from": holder.who }),
+        &format!("took {name} from {}; it can be opened now", holder.who),
+    );
     Ok(())
 }

@@ -96,6 +96,9 @@ impl Core {
             changes.iter().try_for_each(|change| cut.add(change))?;
             self.append_all(&mut log, cut.items(), durable)?;
         }
+        if durable {
+            self.check_owner()?;
+        }
         self.checkpoint_if_due()
     }
 
@@ -312,7 +315,7 @@ impl Core {
     fn begin_segment(&self, log: &mut Log) -> Result<()> {
         let (number, file) = match log.spare.take() {
             Some(spare) => spare,
-            None => (log.next_segment, self.make_segment(log.next_segment, log.segment_blocks)?),
+            None => self.make_segment(log.next_segment, log.segment_blocks)?,
         };
         log.next_segment = number + 1;
         log.segment = Some(file);
@@ -320,17 +323,19 @@ impl Core {
         Ok(())
     }
 
-    /// Makes a segment's file with its space, or takes the one that an earlier opening has made and not used.
-    fn make_segment(&self, number: u32, blocks: u32) -> Result<Arc<OpenFile>> {
+    /// Makes a segment's file with its space. Its number is the first from `number` on that no file has: what an earlier
+    /// opening has made may still be written by it.
+    fn make_segment(&self, number: u32, blocks: u32) -> Result<(u32, Arc<OpenFile>)> {
         let stack = self.stack();
-        let directory = stack.head().directory;
-        let name = segment_name(number);
-        let file = match self.store.make_file(directory, &name) {
-            Err(Error::Exists) => self.store.find(directory, &name)?,
-            made => made?,
+        let mut number = number;
+        let file = loop {
+            match self.store.make_file(stack.head().directory, &segment_name(number)) {
+                Err(Error::Exists) => number += 1,
+                made => break made?,
+            }
         };
         self.store.allocate(file, u64::from(blocks) * BLOCK_BYTES)?;
-        stack.head().segment(&self.store, number)
+        Ok((number, stack.head().segment(&self.store, number)?))
     }
 
     /// Makes the next segment ready beside the writes.
@@ -341,10 +346,10 @@ impl Core {
         let (core, number, depth) = (self.clone(), log.next_segment, self.stack().head_depth());
         let blocks = log.segment_blocks;
         let made = hekate_threads::spawn("vdisk-segment", move || {
-            let Ok(file) = core.make_segment(number, blocks) else { return };
+            let Ok(made) = core.make_segment(number, blocks) else { return };
             let mut log = core.log.lock();
             if log.next_segment == number && log.spare.is_none() && core.stack().head_depth() == depth {
-                log.spare = Some((number, file));
+                log.spare = Some(made);
             }
         });
         if let Err(error) = made {

@@ -60,7 +60,7 @@ impl Queue {
 impl Core {
     /// Takes changes of a vDisk that acknowledges them at once. False if this one does not.
     pub(super) fn take_later(self: &Arc<Self>, changes: &[Change]) -> Result<bool> {
-        if !is_async(&self.record.lock()) {
+        if !is_async(&self.record.lock().0) {
             return Ok(false);
         }
         let mut queue = self.backlog.queue.lock();

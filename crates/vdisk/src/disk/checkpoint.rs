@@ -39,7 +39,10 @@ impl Disk {
 impl Core {
     pub(super) fn flush(&self) -> Result<()> {
         self.wait_for_all_changes();
-        let flushed = self.sync_segments();
+        let flushed = self.sync_segments().and_then(|any| {
+            let is_known = !any && !self.deposed.load(Ordering::Acquire);
+            if is_known { Ok(()) } else { self.check_owner() }
+        });
         if self.owes_error.swap(false, Ordering::AcqRel) {
             let what = format!("vDisk {}: changes that were acknowledged and not flushed", self.name);
             return Err(Error::Lost { what });
@@ -47,11 +50,12 @@ impl Core {
         flushed
     }
 
-    /// Syncs the segments that were written. A loss is noted, and is the error of the next flush.
-    pub(super) fn sync_segments(&self) -> Result<()> {
+    /// Syncs the segments that were written. False if there are none. A loss is noted, and is the error of the next flush.
+    pub(super) fn sync_segments(&self) -> Result<bool> {
         let _one = self.flushing.lock();
         let appended = self.appended.load(Ordering::Acquire);
         let mut due = std::mem::take(&mut *self.unsynced.lock());
+        let any = !due.is_empty();
         while let Some((id, file)) = due.pop_first() {
             match self.store.sync(id) {
                 Ok(()) => {}
@@ -71,7 +75,7 @@ impl Core {
         let _ = self.stable.fetch_update(Ordering::AcqRel, Ordering::Acquire, |stable| {
             (appended <= self.appended.load(Ordering::Acquire)).then_some(stable.max(appended))
         });
-        Ok(())
+        Ok(any)
     }
 
     /// Makes a checkpoint if the log or the changed pages are long enough.
@@ -133,6 +137,7 @@ impl Core {
         let state = LayerState {
             layer: layer.id,
             parent: log.parent,
+            writing: false,
             sealed: false,
             segment_blocks: log.segment_blocks,
             map: layer.map_number(),
@@ -184,13 +189,16 @@ impl Core {
         // The map must not lead to blocks that a crash can take away.
         self.sync_segments()?;
         if !captured.pages.is_empty() {
+            // Whoever opens the vDisk next learns that pages may still be written, if this is the owner until then.
+            let intent = LayerState { writing: true, ..self.recorded.lock().clone() };
+            self.put_state(&captured.layer, &intent)?;
             let file = captured.layer.map_file(&self.store, true)?;
             for (at, bytes) in runs_of(&captured.pages, captured.depth) {
                 self.store.write(file.id, at, bytes, false)?;
             }
             self.store.sync(file.id)?;
         }
-        captured.layer.put_state(&*self.store, &captured.state)?;
+        self.put_state(&captured.layer, &captured.state)?;
         captured.layer.add_pages(captured.pages.iter().map(|(number, _)| *number));
         Ok(())
     }

@@ -80,7 +80,7 @@ impl Disk {
         let mut log = core.log.lock();
         let captured = core.capture(&mut log);
         core.write_sealed(&mut log, captured)?;
-        let head = core.record.lock().head;
+        let head = core.record.lock().0.head;
         let (mut stack, _) = Stack::open(&*core.store, head)?;
         // What is open of the layer that is written stays.
         stack.0.pop();

@@ -24,7 +24,7 @@ impl Core {
     pub(super) fn reload(&self) -> Result<()> {
         let _checkpoint = self.checkpointing.lock();
         let mut log = self.log.lock();
-        let head = self.record.lock().head;
+        let head = self.record.lock().0.head;
         let (stack, state) = Stack::open(&*self.store, head)?;
         *self.stack.write() = Arc::new(stack);
         self.map.lock().clear();
@@ -41,7 +41,7 @@ impl Disk {
     /// `Invalid` if no changes were lost; those of reading the log.
     pub fn resume(&self) -> Result<()> {
         let core = &self.core;
-        if core.record.lock().health == Health::Good {
+        if core.record.lock().0.health == Health::Good {
             return Err(Error::invalid(format!("vDisk {} has lost nothing; it needs no resume", core.name)));
         }
         core.reload()?;

@@ -5,9 +5,9 @@ use super::{Core, Counts, DISK, Disk, Log, Settings, is_writable};
 use crate::catalogue::{Catalogue, OWNER};
 use crate::format::append::{Entry, Header, checksum};
 use crate::format::{BLOCK_BYTES, DiskKind, DiskRecord, LayerState, LogPosition, Record, SnapshotRecord};
-use crate::layer::{Layer, Stack};
+use crate::layer::{Layer, MAP, Stack, absent_is_fine, map_name, segment_number};
 use crate::map::Map;
-use crate::store::{Hold, Store};
+use crate::store::{Hold, Store, Version};
 use bytes::Bytes;
 use hekate_proto::{Condition, Error, InodeId, Result};
 use hekate_threads::{Mutex, RwLock};
@@ -26,6 +26,9 @@ pub struct Holder {
     pub who: String,
 }
 
+/// Name, directory and record of a vDisk.
+type Place = (String, InodeId, (DiskRecord, Version));
+
 /// An append that was read back.
 enum Found {
     Append(Header),
@@ -42,18 +45,65 @@ impl Disk {
     /// # Errors
     /// `Invalid` with the known names if there is none; `Unavailable`, which names the holder, if another session has it.
     pub fn open(catalogue: &Catalogue, name: &str, who: &str, settings: Settings) -> Result<Self> {
-        let store = catalogue.store().clone();
         let (directory, _) = catalogue.disk(name)?;
-        let hold = take_token(&*store, directory, name, who)?;
-        // As of before the token was taken the record may be another session's.
-        let record = DiskRecord::unseal(&store.fetch(directory, DISK)?)?;
-        let (stack, state) = Stack::open(&*store, record.head)?;
-        let core = Arc::new(Core::new((store, settings), name.into(), directory, record, stack, &state, Some(hold)));
-        core.replay(&mut core.log.lock())?;
-        if is_writable(&core.record()) {
-            core.begin_writing()?;
-            core.read_only.store(false, Ordering::Release);
+        let hold = take_token(&**catalogue.store(), directory, name, who)?;
+        Self::open_with(catalogue, (directory, name), hold, settings)
+    }
+
+    /// As [`Disk::open`], also if another session has the vDisk, which it takes away: whatever that session does later has
+    /// no effect, and its flushes fail. What it has not flushed may be lost.
+    ///
+    /// # Errors
+    /// As [`Disk::open`]; `Unavailable` if yet another one opens the vDisk at this moment.
+    pub fn steal(catalogue: &Catalogue, name: &str, who: &str, settings: Settings) -> Result<Self> {
+        let store = &**catalogue.store();
+        let (directory, _) = catalogue.disk(name)?;
+        // The other's lock stays with the file that had the name.
+        store.put(directory, OWNER, Bytes::new(), Condition::Always)?;
+        let hold = take_token(store, directory, name, who)?;
+        Self::open_with(catalogue, (directory, name), hold, settings)
+    }
+
+    fn open_with(
+        catalogue: &Catalogue,
+        (directory, name): (InodeId, &str),
+        hold: Hold,
+        settings: Settings,
+    ) -> Result<Self> {
+        let store = catalogue.store().clone();
+        let (record, version) = store.fetch_version(directory, DISK)?;
+        let record = DiskRecord::unseal(&record)?;
+        if !is_writable(&record) {
+            let (stack, state) = Stack::open(&*store, record.head)?;
+            let place = (name.into(), directory, (record, version));
+            let core = Arc::new(Core::new((store, settings), place, stack, &state, Some(hold)));
+            core.replay(&mut core.log.lock())?;
+            return Ok(Self { core });
         }
+        // Whoever had the vDisk before can replace neither record any more.
+        let claimed = |put: Result<_>| match put {
+            Err(Error::ConditionFailed) => Err(Error::Unavailable {
+                what: format!("another process opens vDisk {name} at this moment; try again"),
+            }),
+            put => put,
+        };
+        let version = claimed(store.put(directory, DISK, record.seal(), version.condition()))?;
+        let (stack, mut state) = Stack::open(&*store, record.head)?;
+        if state.writing {
+            copy_map(&store, stack.head(), &mut state)?;
+        }
+        match stack.head().put_state(&*store, &state) {
+            Err(Error::ConditionFailed) => {
+                return Err(Error::Unavailable { what: format!("vDisk {name} is written at this moment; try again") });
+            }
+            put => put?,
+        }
+        let place = (name.into(), directory, (record, version));
+        let core = Arc::new(Core::new((store, settings), place, stack, &state, Some(hold)));
+        core.replay(&mut core.log.lock())?;
+        core.begin_writing()?;
+        core.remove_unused()?;
+        core.read_only.store(false, Ordering::Release);
         Ok(Self { core })
     }
 
@@ -62,10 +112,10 @@ impl Disk {
     /// # Errors
     /// `Invalid` with the known names if there is none.
     pub fn open_snapshot(catalogue: &Catalogue, name: &str, snapshot: &str, settings: Settings) -> Result<Self> {
-        let (directory, record) = catalogue.disk(name)?;
+        let (directory, record, version) = catalogue.disk_version(name)?;
         let SnapshotRecord { layer, size, .. } = catalogue.snapshot(directory, name, snapshot)?;
         let record = DiskRecord { size, head: layer, ..record };
-        Self::open_sealed(catalogue, directory, format!("{name}@{snapshot}"), record, settings)
+        Self::open_sealed(catalogue, (format!("{name}@{snapshot}"), directory, (record, version)), settings)
     }
 
     /// Opens a template for reading. It needs no token.
@@ -73,26 +123,21 @@ impl Disk {
     /// # Errors
     /// `Invalid` with the known names if there is none, or if it is no template.
     pub fn open_template(catalogue: &Catalogue, name: &str, settings: Settings) -> Result<Self> {
-        let (directory, record) = catalogue.disk(name)?;
+        let (directory, record, version) = catalogue.disk_version(name)?;
         if record.kind != DiskKind::Template {
             return Err(Error::invalid(format!("vDisk {name} is no template")));
         }
-        Self::open_sealed(catalogue, directory, name.into(), record, settings)
+        Self::open_sealed(catalogue, (name.into(), directory, (record, version)), settings)
     }
 
-    fn open_sealed(
-        catalogue: &Catalogue,
-        directory: InodeId,
-        name: String,
-        record: DiskRecord,
-        settings: Settings,
-    ) -> Result<Self> {
+    fn open_sealed(catalogue: &Catalogue, place: Place, settings: Settings) -> Result<Self> {
         let store = catalogue.store().clone();
+        let (name, _, (record, _)) = &place;
         let (stack, state) = Stack::open(&*store, record.head)?;
         if !state.sealed {
             return Err(Error::Damaged { what: format!("{name}: its layer {} is still written", record.head.text()) });
         }
-        Ok(Self { core: Arc::new(Core::new((store, settings), name, directory, record, stack, &state, None)) })
+        Ok(Self { core: Arc::new(Core::new((store, settings), place, stack, &state, None)) })
     }
 }
 
@@ -101,9 +146,7 @@ pub(crate) fn take_token(store: &dyn Store, directory: InodeId, name: &str, who:
     let owner = store.find(directory, OWNER)?;
     let Some(hold) = store.lock(owner, false)? else {
         let who = holder_of(store, directory)?.map_or("another session".into(), |holder| holder.who);
-        let what = format!(
-            "vDisk {name} is open at {who}; close it there, or take it with --steal: what {who} has not flushed is then lost"
-        );
+        let what = format!("vDisk {name} is open at {who}; close it there, or take it away with: hekate vdisk steal");
         return Err(Error::Unavailable { what });
     };
     // The lock is on the file, and so is the name of the holder: it is written, not replaced.
@@ -129,9 +172,7 @@ pub(crate) fn holder_of(store: &dyn Store, directory: InodeId) -> Result<Option<
 impl Core {
     fn new(
         (store, settings): (Arc<dyn Store>, Settings),
-        name: String,
-        directory: InodeId,
-        record: DiskRecord,
+        (name, directory, record): Place,
         stack: Stack,
         state: &LayerState,
         hold: Option<Hold>,
@@ -141,8 +182,10 @@ impl Core {
             settings,
             name,
             directory,
-            size: AtomicU64::new(record.size),
+            size: AtomicU64::new(record.0.size),
             record: Mutex::new(record),
+            recorded: Mutex::new(state.clone()),
+            deposed: AtomicBool::new(false),
             log: Mutex::new(Log::of(state)),
             map: Mutex::new(Map::new(settings.map_pages)),
             stack: RwLock::new(Arc::new(stack)),
@@ -158,10 +201,6 @@ impl Core {
             backlog: Default::default(),
             hold: Mutex::new(hold),
         }
-    }
-
-    fn record(&self) -> DiskRecord {
-        self.record.lock().clone()
     }
 
     /// Enters the appends that the log has behind the last checkpoint.
@@ -202,7 +241,39 @@ impl Core {
                 return Ok(found);
             }
         }
-        self.append_at(log, log.next_segment, 0)
+        for next in self.segments_from(log.next_segment)? {
+            let found = self.append_at(log, next, 0)?;
+            if matches!(found, Found::Append(_)) {
+                return Ok(found);
+            }
+        }
+        Ok(Found::End)
+    }
+
+    /// Numbers of the segments that exist, from `first` on.
+    fn segments_from(&self, first: u32) -> Result<Vec<u32>> {
+        let names = self.store.list(self.stack().head().directory)?;
+        let mut numbers: Vec<u32> = names.iter().filter_map(|name| segment_number(name)).collect();
+        numbers.retain(|number| *number >= first);
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Removes segments and maps that earlier openings have made and nothing leads to.
+    fn remove_unused(&self) -> Result<()> {
+        let stack = self.stack();
+        let (directory, map) = (stack.head().directory, map_name(stack.head().map_number()));
+        for name in self.store.list(directory)? {
+            if name.starts_with(MAP) && name != map {
+                absent_is_fine(self.store.remove(directory, &name))?;
+            }
+        }
+        for number in self.segments_from(0)? {
+            if !self.log.lock().uses.contains_key(&number) {
+                stack.head().remove_segment(&*self.store, number)?;
+            }
+        }
+        Ok(())
     }
 
     fn append_at(&self, log: &Log, segment: u32, block: u32) -> Result<Found> {
@@ -222,7 +293,8 @@ impl Core {
         let next = if after < log.segment_blocks {
             self.header_at(log, segment, after, header.sequence + 1)?
         } else {
-            self.header_at(log, log.next_segment.max(segment + 1), 0, header.sequence + 1)?
+            let mut later = self.segments_from(segment + 1)?.into_iter();
+            later.find_map(|next| self.header_at(log, next, 0, header.sequence + 1).transpose()).transpose()?
         };
         if next.is_some_and(|next| next.stable > header.sequence) {
             let what = format!("vDisk {}: blocks of segment {segment} do not match their checksums", self.name);
@@ -247,11 +319,9 @@ impl Core {
         {
             let mut log = self.log.lock();
             self.adopt_appends(&mut log)?;
+            // They go to a segment of their own: an earlier opening may still write to the last one.
             log.position.opening = self.store.random()?;
-            let LogPosition { segment, block, .. } = log.position;
-            if segment > 0 && block < log.segment_blocks {
-                log.segment = Some(self.stack().head().segment(&self.store, segment)?);
-            }
+            (log.segment, log.spare) = (None, None);
         }
         self.checkpoint()
     }
@@ -261,7 +331,7 @@ impl Core {
 pub(crate) fn make_files(store: &dyn Store, directory: InodeId) -> Result<()> {
     match store.put(directory, OWNER, Bytes::new(), Condition::Absent) {
         Err(Error::ConditionFailed) => Ok(()),
-        made => made,
+        made => made.map(|_| ()),
     }
 }
 
@@ -288,4 +358,22 @@ pub(super) fn read_blocks(
         at += blocks;
     }
     Ok(all.into())
+}
+
+/// Copies the map of a layer to a file that nobody else writes: whoever had the layer may still write pages that its state
+/// has announced. They are of appends that are in the log, so each of them may be copied or not.
+fn copy_map(store: &Arc<dyn Store>, layer: &Layer, state: &mut LayerState) -> Result<()> {
+    let next = state.map + 1;
+    // What an interrupted copy has left.
+    absent_is_fine(store.remove(layer.directory, &map_name(next)))?;
+    let file = store.make_file(layer.directory, &map_name(next))?;
+    for page in layer.pages().range(0, u64::MAX) {
+        if let Some(bytes) = layer.page(store, page)? {
+            store.write(file, page * BLOCK_BYTES, bytes, false)?;
+        }
+    }
+    store.sync(file)?;
+    (state.map, state.writing) = (next, false);
+    layer.use_map(next);
+    Ok(())
 }

@@ -35,7 +35,7 @@ impl Disk {
             Err(Error::ConditionFailed) => {
                 Err(Error::invalid(format!("vDisk {} has a snapshot {name} already", core.name)))
             }
-            put => put,
+            put => put.map(|_| ()),
         }
     }
 
@@ -133,6 +133,7 @@ impl Core {
     }
 
     pub(super) fn begin_log(&self, log: &mut Log, state: &LayerState) {
+        *self.recorded.lock() = state.clone();
         *log = Log::of(state);
         self.appended.store(state.log.sequence, Ordering::Release);
         self.stable.store(0, Ordering::Release);

@@ -4,7 +4,7 @@ use super::Throttle;
 use super::plan::{self, Entries, From};
 use crate::format::append::{Entry, Header, checksum};
 use crate::format::{BLOCK_BYTES, LayerId, LayerState, PAGE_ENTRIES, SegmentUse};
-use crate::layer::{Layer, Pages, absent_is_fine, map_name, segment_name};
+use crate::layer::{Layer, MAP, Pages, absent_is_fine, map_name, segment_name, segment_number};
 use crate::store::Store;
 use bytes::{Bytes, BytesMut};
 use hekate_proto::{Condition, Error, InodeId, Result};
@@ -47,7 +47,7 @@ pub fn rewrite(
     }
     match store.put(layer.directory, SCRUB_LOCK, Bytes::new(), Condition::Absent) {
         Err(Error::ConditionFailed) => {}
-        made => made?,
+        made => drop(made?),
     }
     let Some(_one) = store.lock(store.find(layer.directory, SCRUB_LOCK)?, false)? else { return Ok(None) };
     // As of before the lock was taken it may be another's.
@@ -73,7 +73,11 @@ pub fn rewrite(
     let pages = writer.copy(below.as_ref().map(|(layer, _)| layer), &sparse, parent.is_none(), throttle)?;
     let moved = writer.moved;
     let next = writer.finish(pages, &sparse)?;
-    layer.put_state(&**store, &next)?;
+    match layer.put_state(&**store, &next) {
+        // Another process has it, or it was removed.
+        Err(Error::ConditionFailed) => return Ok(None),
+        put => put?,
+    }
     for segment in old_segments.iter().filter(|segment| sparse.contains(&segment.number)) {
         absent_is_fine(store.remove(layer.directory, &segment_name(segment.number)))?;
     }
@@ -85,8 +89,8 @@ pub fn rewrite(
 fn remove_unused(store: &dyn Store, layer: &Layer, state: &LayerState) -> Result<()> {
     let used: BTreeSet<String> = state.segments.iter().map(|segment| segment_name(segment.number)).collect();
     for name in store.list(layer.directory)? {
-        let is_segment = name.len() == 8 && u32::from_str_radix(&name, 16).is_ok();
-        let is_map = name.starts_with("map-") && name != map_name(state.map);
+        let is_segment = segment_number(&name).is_some();
+        let is_map = name.starts_with(MAP) && name != map_name(state.map);
         if is_map || (is_segment && !used.contains(&name)) {
             absent_is_fine(store.remove(layer.directory, &name))?;
         }

@@ -1,6 +1,6 @@
 //! A store in memory whose sessions, and whose unsynced bytes, can be lost at any call.
 
-use super::{Hold, Store};
+use super::{Hold, Store, Version};
 use bytes::Bytes;
 use hekate_proto::{Condition, Error, InodeId, Result};
 use hekate_threads::Mutex;
@@ -224,6 +224,11 @@ impl File {
     }
 }
 
+/// Each put makes another file.
+fn version_of(inode: InodeId) -> Version {
+    Version(inode.number().to_le_bytes().to_vec().into())
+}
+
 impl MemoryStore {
     /// Makes a change. If the session ends in the middle of it, it is made or not, and fails.
     fn change<R>(&self, then: impl FnOnce(&mut World) -> Result<R>) -> Result<R> {
@@ -310,7 +315,7 @@ impl Store for MemoryStore {
         world.find(dir, name)
     }
 
-    fn put(&self, dir: InodeId, name: &str, content: Bytes, condition: Condition) -> Result<()> {
+    fn put(&self, dir: InodeId, name: &str, content: Bytes, condition: Condition) -> Result<Version> {
         self.change(|world| {
             let before = match world.find(dir, name) {
                 Err(Error::NotFound) => None,
@@ -318,6 +323,9 @@ impl Store for MemoryStore {
             };
             match (&condition, before) {
                 (Condition::Absent, Some(_)) | (Condition::Exists, None) => return Err(Error::ConditionFailed),
+                (Condition::Matches { etag }, before) if before.map(version_of).is_none_or(|now| now.0 != *etag) => {
+                    return Err(Error::ConditionFailed);
+                }
                 _ => {}
             }
             let inode = InodeId::new(0, 0, world.next());
@@ -332,16 +340,20 @@ impl Store for MemoryStore {
                 world.file(before)?.links -= 1;
                 world.drop_unused(before);
             }
-            Ok(())
+            Ok(version_of(inode))
         })
     }
 
-    fn fetch(&self, dir: InodeId, name: &str) -> Result<Bytes> {
+    fn version(&self, dir: InodeId, name: &str) -> Result<Version> {
+        Ok(self.fetch_version(dir, name)?.1)
+    }
+
+    fn fetch_version(&self, dir: InodeId, name: &str) -> Result<(Bytes, Version)> {
         let mut world = self.world.lock();
         world.check(self.session)?;
-        let file = world.find(dir, name)?;
-        let file = world.file(file)?;
-        Ok(file.read(0, file.size).into())
+        let inode = world.find(dir, name)?;
+        let file = world.file(inode)?;
+        Ok((file.read(0, file.size).into(), version_of(inode)))
     }
 
     fn list(&self, dir: InodeId) -> Result<Vec<String>> {

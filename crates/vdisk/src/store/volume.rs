@@ -1,6 +1,6 @@
 //! A volume's system directory as the store.
 
-use super::{Hold, Store};
+use super::{Hold, Store, Version};
 use bytes::Bytes;
 use hekate_client::{Context, New, ObjectName, Owner, Volume};
 use hekate_proto::*;
@@ -100,13 +100,16 @@ impl Store for VolumeStore {
         Ok(self.volume.lookup(&Context::default(), dir, Name::try_from(name)?)?.id)
     }
 
-    fn put(&self, dir: InodeId, name: &str, content: Bytes, condition: Condition) -> Result<()> {
+    fn put(&self, dir: InodeId, name: &str, content: Bytes, condition: Condition) -> Result<Version> {
         let context = Context::DURABLE;
         let target = object(dir, name)?;
         if content.len() as u64 <= INLINE_MAX {
             let Owner { mode, uid, gid } = OWNER;
             let source = PutSource::Bytes { content, mode, uid, gid, attributes: Vec::new() };
-            return self.volume.put(&context, &target, source, Bytes::new(), condition).map(|_| ());
+            return self
+                .volume
+                .put(&context, &target, source, Bytes::new(), condition)
+                .map(|(attr, _)| Version(etag_of(&attr)));
         }
         let made = self.volume.create_unnamed(&context, dir, new(NewNode::File, true), true)?;
         let put = self.write(made.id, 0, content, false).and_then(|()| self.sync(made.id)).and_then(|()| {
@@ -114,13 +117,19 @@ impl Store for VolumeStore {
             self.volume.put(&context, &target, source, Bytes::new(), condition)
         });
         self.volume.closed(made.id);
-        put.map(|_| ())
+        put.map(|(attr, _)| Version(etag_of(&attr)))
     }
 
-    fn fetch(&self, dir: InodeId, name: &str) -> Result<Bytes> {
+    fn version(&self, dir: InodeId, name: &str) -> Result<Version> {
+        let fetched = self.volume.fetch(&Context::default(), &object(dir, name)?, Bytes::new(), false)?;
+        Ok(Version(etag_of(&fetched.attr)))
+    }
+
+    fn fetch_version(&self, dir: InodeId, name: &str) -> Result<(Bytes, Version)> {
         let fetched = self.volume.fetch(&Context::default(), &object(dir, name)?, Bytes::new(), true)?;
+        let version = Version(etag_of(&fetched.attr));
         if let Some(content) = fetched.content {
-            return Ok(content);
+            return Ok((content, version));
         }
         let (file, size) = (fetched.attr.id, fetched.attr.size);
         self.volume.opened(file);
@@ -134,7 +143,7 @@ impl Store for VolumeStore {
             }
         }
         self.volume.closed(file);
-        read.map(|()| all.into())
+        read.map(|()| (all.into(), version))
     }
 
     fn list(&self, dir: InodeId) -> Result<Vec<String>> {

@@ -149,7 +149,12 @@ fn orders_reach_the_owner_and_are_carried_out_here_without_one() {
     let snapshot = Order::Snapshot { name: "s".into(), labels: Vec::new() };
     let answers = Arc::new(Mutex::new(Vec::new()));
     let (giving, got) = (others.clone(), answers.clone());
-    let give = move || (0..2).for_each(|_| got.lock().push(order(&giving, "d", "other", &snapshot)));
+    let give = move || {
+        for _ in 0..2 {
+            let answer = order(&giving, "d", "other", &snapshot);
+            got.lock().push(answer);
+        }
+    };
     let giver = hekate_threads::spawn_joined("giver", give).unwrap();
     let mut orders = Orders::of(&catalogue, &disk).unwrap();
     while answers.lock().len() < 2 {
@@ -157,11 +162,52 @@ fn orders_reach_the_owner_and_are_carried_out_here_without_one() {
         hekate_threads::sleep(std::time::Duration::from_millis(5));
     }
     giver.join();
-    let (second, first) = (answers.lock().pop().unwrap(), answers.lock().pop().unwrap());
-    assert_eq!(first, Ok(Default::default()));
+    let answers = std::mem::take(&mut *answers.lock());
+    let [first, second] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!(*first, Ok(Default::default()));
     assert!(matches!(second, Err(Error::Invalid { .. })), "there is one of this name: {second:?}");
     assert_eq!(catalogue.snapshots("d").unwrap().len(), 1);
     disk.close().unwrap();
     order(&others, "d", "other", &Order::Resize { size: 8 * MIB }).unwrap();
     assert_eq!(catalogue.info("d").unwrap().record.size, 8 * MIB);
+}
+
+/// The owner before is alive, and goes on with whatever it was doing.
+#[test]
+fn whoever_lost_a_vdisk_changes_no_byte_of_it_and_flushes_nothing() {
+    for moment in 0..60 {
+        let memory = Memory::default();
+        let (catalogue, old) = made(&memory, 4 * MIB);
+        for block in 0..moment * 3 {
+            old.write(block % 700 * 4096, bytes(1, 4096), false).unwrap();
+        }
+        old.flush().unwrap();
+        let before = old.read(0, 4 * MIB as u32).unwrap();
+        let others = super::catalogue(&memory, moment + 99);
+        let new = Disk::steal(&others, "d", "other", SMALL).unwrap();
+        assert_eq!(new.read(0, 4 * MIB as u32).unwrap(), before);
+        new.write(0, bytes(2, 8192), false).unwrap();
+        let mut failed = false;
+        for block in 0..90 {
+            let (offset, data) = (block * 5 % 1000 * 4096, bytes(3, 4096));
+            let done = match block % 30 {
+                13 => old.flush(),
+                14 => old.snapshot(&format!("late{block}"), Vec::new()),
+                15 => old.write(offset, data, true),
+                16 => old.resize(3 * MIB),
+                17 => old.clean(100, &crate::scrub::Throttle::new(0)).map(|_| ()),
+                _ => old.write(offset, data, false),
+            };
+            assert!(block % 30 < 13 || block % 30 > 15 || done.is_err(), "{moment}: step {block} of the old owner");
+            failed |= done.is_err();
+            new.write(block * 4096, bytes(4, 4096), false).unwrap();
+        }
+        assert!(failed && old.has_ended() && old.close().is_err());
+        let expected = [&vec![4; 90 * 4096][..], &before[90 * 4096..]].concat();
+        assert_eq!(new.read(0, 4 * MIB as u32).unwrap(), expected, "{moment}");
+        new.close().unwrap();
+        let again = Disk::open(&catalogue, "d", "test", SMALL).unwrap();
+        assert_eq!(again.read(0, 4 * MIB as u32).unwrap(), expected, "{moment}");
+        assert!(catalogue.snapshots("d").unwrap().is_empty());
+    }
 }
