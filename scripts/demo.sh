@@ -487,6 +487,34 @@ for _ in $(seq 20); do [ ! -e "$mnt/nobody-made-this" ] || fail "a name that nob
 store volume set demo translators --none >/dev/null
 row "translators, one in Python" "$(since "$begun")" "set and taken out again while the volume was mounted"
 
+# --- a block device ---
+
+vdisk_of() { echo "nbd+unix:///$1?socket=$demo/nbd.sock"; }
+open_block_door() {
+  store nbd serve demo --socket "$demo/nbd.sock" >"$demo/nbd.log" 2>&1 &
+  block_door=$!
+  for _ in $(seq 600); do [ -S "$demo/nbd.sock" ] && return 0; sleep 0.1; done
+  cat "$demo/nbd.log" >&2
+  fail "the block door did not open"
+}
+close_block_door() { kill "$block_door" && wait "$block_door"; }
+# A vDisk begins with what a file has.
+begins_with() { nbdcopy "$(vdisk_of "$1")" "$demo/back" && cmp -n 20000000 "$2" "$demo/back"; }
+work_with_vdisks() {
+  nbdcopy "$demo/object" "$(vdisk_of disk1)"
+  store vdisk snapshot demo disk1 first
+  store vdisk clone demo disk1@first disk2
+  head -c 20000000 /dev/urandom >"$demo/other"
+  nbdcopy "$demo/other" "$(vdisk_of disk2)"
+  begins_with disk1 "$demo/object" && begins_with disk1@first "$demo/object" && begins_with disk2 "$demo/other"
+}
+begun=$(seconds)
+store vdisk create demo disk1 256M >/dev/null
+open_block_door
+patiently "vDisks" work_with_vdisks
+close_block_door
+row "a vDisk over NBD, a snapshot, a clone" "$(since "$begun")" "20 MB written to each, each as it should be"
+
 # --- killed in the middle of writes ---
 
 acked() { python3 -B "$repository/tests/e2e/acked.py" "$@"; }
@@ -522,6 +550,9 @@ for mode in wal delete; do
   # Locks of a mount that was killed over TCP are released after 60 s of silence.
   [ "$(sqlite3 -cmd '.timeout 90000' "$mnt/$mode.db" 'PRAGMA integrity_check')" = ok ] || fail "the database $mode.db is damaged"
 done
+open_block_door
+begins_with disk1 "$demo/object" && begins_with disk2 "$demo/other" || fail "a vDisk is not what it was"
+close_block_door
 row "kill -9 of $([ "$servers" = 1 ] && echo server || echo "$servers servers") and mount" "$(since "$begun")" "$(((servers + 1) * rounds)) kills, $acknowledged ops acknowledged, lost = 0, in doubt $in_doubt"
 
 finished=yes

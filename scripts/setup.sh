@@ -18,12 +18,12 @@ demo_programs=(
   ip:iproute2           # 3.0 MB   network namespaces for the demo of three servers
   python3:python3       #  20 MB   with its standard library: compares what was acknowledged with what is there
   curl:curl             # 0.5 MB   speaks to the S3 door
+  nbdcopy:libnbd-bin    #   1 MB   NBD clients: nbdcopy, nbdinfo, nbdfuse
 )
 test_programs=(
   pip3:python3-pip      #   7 MB   unpacks boto3 and awscli, which speak to the S3 door
   pytest-3:python3-pytest # 1.5 MB  runs the end-to-end tests, side by side with xdist (0.2 MB)
-  nbdinfo:libnbd-bin    #   1 MB   NBD clients: nbdinfo, nbdcopy, nbdfuse, and
-  nbdsh:python3-libnbd  # 0.3 MB   the library for Python
+  nbdsh:python3-libnbd  # 0.3 MB   a library for NBD clients in Python
   qemu-img:qemu-utils   #   8 MB   the client of virtual machines
   mkfs.ext4:e2fsprogs   #   2 MB   a file system on a vDisk
   strace:strace         # 2.8 MB   shows that each disk is synced before the reply
