@@ -321,6 +321,8 @@ def test_a_vdisk_that_is_taken_away_is_changed_no_more_by_whoever_had_it(store):
     for failing in (client.flush, lambda: client.pwrite(b"o" * BLOCK, 0, nbd.CMD_FLAG_FUA), client.flush):
         with pytest.raises(nbd.Error):
             failing()
+    with pytest.raises(nbd.Error):
+        client.pread(BLOCK, 0)
     same_bytes(new.pread(len(before), 0), b"n" * BLOCK + before[BLOCK:], "the vDisk of its new owner")
     new.shutdown()
     again = connect_again(store, other)

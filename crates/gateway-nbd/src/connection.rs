@@ -142,6 +142,9 @@ impl Connection {
     /// Checks what the protocol leaves to the server.
     fn check(&self, request: &Request) -> Outcome {
         let refuse = |why: &str| Err((error::EINVAL, why.to_string()));
+        if self.disk().has_ended() {
+            return Err((error::ESHUTDOWN, "the door has lost the vDisk; connect again".into()));
+        }
         let known = match request.command {
             Command::Read => command_flag::DF,
             Command::Write | Command::Trim | Command::Flush | Command::Cache => command_flag::FUA,

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// Time between two checks that the open vDisks are still this door's.
+const CONFIRM_PAUSE: Duration = Duration::from_secs(1);
 /// Time between two looks at how full segments are.
 const FILL_PAUSE: Duration = Duration::from_secs(30);
 /// A vDisk is scrubbed if fewer than half of these many blocks are in use.
@@ -21,7 +23,7 @@ const SCRUB_BYTES: u64 = 32 << 20;
 /// Looks after the open vDisks until `stops`.
 pub fn keep(exports: &Arc<Exports>, stops: &AtomicBool) {
     let mut orders: BTreeMap<String, (Disk, Orders)> = BTreeMap::new();
-    let mut filled = Instant::now();
+    let (mut filled, mut confirmed) = (Instant::now(), Instant::now());
     while !stops.load(Ordering::Acquire) {
         let open = exports.open_disks();
         orders.retain(|name, (disk, _)| open.iter().any(|other| other.name() == name && other.is_same(disk)));
@@ -30,6 +32,13 @@ pub fn keep(exports: &Arc<Exports>, stops: &AtomicBool) {
                 log::warn!("vDisk {}: orders cannot be read: {error}", disk.name());
                 orders.remove(disk.name());
             }
+        }
+        if confirmed.elapsed() >= CONFIRM_PAUSE {
+            confirmed = Instant::now();
+            // One that was taken away is not even read any more. Other errors are those of its clients.
+            open.iter()
+                .filter(|disk| disk.has_token() && !disk.is_read_only())
+                .for_each(|disk| _ = disk.confirm_owner());
         }
         if filled.elapsed() >= FILL_PAUSE {
             filled = Instant::now();

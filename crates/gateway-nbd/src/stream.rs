@@ -18,11 +18,13 @@ pub struct Stream {
     /// Held while bytes are sent, and taken before `tls`: records leave in the order in which they were made.
     sending: Mutex<()>,
     tls: Mutex<Option<Box<ServerConnection>>>,
+    /// Of the thread that reads.
+    received: Mutex<Vec<u8>>,
 }
 
 impl Stream {
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, sending: Mutex::new(()), tls: Mutex::new(None) }
+        Self { socket, sending: Mutex::new(()), tls: Mutex::new(None), received: Mutex::default() }
     }
 
     /// Limits each wait for the client. `None`: no limit.
@@ -64,7 +66,8 @@ impl Stream {
         if self.take_decrypted(buffer, &[])? {
             return Ok(true);
         }
-        let mut received = vec![0; RECEIVE_BYTES];
+        let mut received = self.received.lock();
+        received.resize(RECEIVE_BYTES, 0);
         loop {
             let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
             let count = match rustix::net::recv(&self.socket, &mut received[..], flags) {

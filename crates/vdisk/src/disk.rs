@@ -205,6 +205,14 @@ impl Disk {
         Arc::ptr_eq(&self.core, &other.core)
     }
 
+    /// Checks that no other process has taken the vDisk.
+    ///
+    /// # Errors
+    /// `SessionEnded` if one has; those of the store.
+    pub fn confirm_owner(&self) -> Result<()> {
+        self.core.check_owner()
+    }
+
     /// The record as this handle knows it.
     pub fn record(&self) -> DiskRecord {
         self.core.record.lock().0.clone()
