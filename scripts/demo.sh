@@ -491,7 +491,8 @@ row "translators, one in Python" "$(since "$begun")" "set and taken out again wh
 
 vdisk_of() { echo "nbd+unix:///$1?socket=$demo/nbd.sock"; }
 open_block_door() {
-  store nbd serve demo --socket "$demo/nbd.sock" >"$demo/nbd.log" 2>&1 &
+  # Not by a function: the process that is ended later is the door itself.
+  "$HEKATE" --state "$state" nbd serve demo --socket "$demo/nbd.sock" >"$demo/nbd.log" 2>&1 &
   block_door=$!
   for _ in $(seq 600); do [ -S "$demo/nbd.sock" ] && return 0; sleep 0.1; done
   cat "$demo/nbd.log" >&2

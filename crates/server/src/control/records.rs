@@ -18,6 +18,11 @@ use hekate_threads::{elapsed, now, time_of_day};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a server may take to follow a move that has ended, and the time between two looks.
+const FOLLOW_PATIENCE: Duration = Duration::from_secs(5);
+const FOLLOW_PAUSE: Duration = Duration::from_millis(50);
 
 /// Answers a request about the coordinator.
 ///
@@ -152,6 +157,7 @@ fn backup_of(store: &dyn Coordinator, cluster: &str) -> Result<Backup> {
 /// `Invalid` if they are there already, or the other coordinator is not ready; those of both coordinators. After an error
 /// one of the two is in charge, and the text names it.
 fn move_to(node: &Node, to: &CoordinatorMove) -> Result<CoordinatorMoved> {
+    follow(node)?;
     let current = node.cluster.current()?;
     let from = current.place();
     let (target_place, announced) = target_of(node, current, to)?;
@@ -190,6 +196,16 @@ fn move_to(node: &Node, to: &CoordinatorMove) -> Result<CoordinatorMoved> {
     node.wake_views();
     log::info!("the cluster's records were moved from {from} to {target_place} in {pause_ms} ms");
     Ok(CoordinatorMoved { from: from.to_string(), to: target_place.to_string(), pause_ms })
+}
+
+/// Waits until this server uses the store that is in charge, if a move has just ended.
+fn follow(node: &Node) -> Result<()> {
+    let begun = now();
+    while node.cluster.current()?.in_use().get(CLOSED)?.is_some() && elapsed(begun) < FOLLOW_PATIENCE {
+        node.wake_views();
+        hekate_threads::sleep(FOLLOW_PAUSE);
+    }
+    Ok(())
 }
 
 /// Decides at once on a move that has failed, and says which store is in charge.
