@@ -509,12 +509,15 @@ work_with_vdisks() {
   nbdcopy "$demo/other" "$(vdisk_of disk2)"
   begins_with disk1 "$demo/object" && begins_with disk1@first "$demo/object" && begins_with disk2 "$demo/other"
 }
-begun=$(seconds)
-store vdisk create demo disk1 256M >/dev/null
-open_block_door
-patiently "vDisks" work_with_vdisks
-close_block_door
-row "a vDisk over NBD, a snapshot, a clone" "$(since "$begun")" "20 MB written to each, each as it should be"
+# The door runs on this machine, which is in none of the networks of three servers.
+if [ "$servers" = 1 ]; then
+  begun=$(seconds)
+  store vdisk create demo disk1 256M >/dev/null
+  open_block_door
+  patiently "vDisks" work_with_vdisks
+  close_block_door
+  row "a vDisk over NBD, a snapshot, a clone" "$(since "$begun")" "20 MB written to each, each as it should be"
+fi
 
 # --- killed in the middle of writes ---
 
@@ -551,9 +554,11 @@ for mode in wal delete; do
   # Locks of a mount that was killed over TCP are released after 60 s of silence.
   [ "$(sqlite3 -cmd '.timeout 90000' "$mnt/$mode.db" 'PRAGMA integrity_check')" = ok ] || fail "the database $mode.db is damaged"
 done
-open_block_door
-begins_with disk1 "$demo/object" && begins_with disk2 "$demo/other" || fail "a vDisk is not what it was"
-close_block_door
+if [ "$servers" = 1 ]; then
+  open_block_door
+  begins_with disk1 "$demo/object" && begins_with disk2 "$demo/other" || fail "a vDisk is not what it was"
+  close_block_door
+fi
 row "kill -9 of $([ "$servers" = 1 ] && echo server || echo "$servers servers") and mount" "$(since "$begun")" "$(((servers + 1) * rounds)) kills, $acknowledged ops acknowledged, lost = 0, in doubt $in_doubt"
 
 finished=yes
