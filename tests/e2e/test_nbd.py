@@ -266,6 +266,7 @@ def connect_again(store, door, disk="d0"):
     return door.connect(disk)
 
 
+@pytest.mark.root
 def test_ext4_on_a_vdisk_is_clean_after_the_door_was_killed(store):
     door = made(store, "256M")
     mnt, file = store.directory("fs"), store.path("disk")
