@@ -41,6 +41,14 @@ struct Job {
     data: Bytes,
 }
 
+impl Job {
+    /// Bytes that it takes while it is executed: zeros that are written are data too.
+    fn memory(&self) -> usize {
+        let writes_zeros = self.request.command == Command::WriteZeroes && self.request.has(command_flag::NO_HOLE);
+        if writes_zeros { self.request.length as usize } else { self.data.len() }
+    }
+}
+
 /// The outcome of a request without data in its reply.
 type Outcome = std::result::Result<(), (u32, String)>;
 
@@ -79,7 +87,7 @@ impl Connection {
                 if job.request.command == Command::Disconnect {
                     return Ok((jobs, true));
                 }
-                bytes += job.data.len();
+                bytes += job.memory();
                 jobs.push(job);
                 if jobs.len() >= BATCH_REQUESTS || bytes >= BATCH_BYTES {
                     return Ok((jobs, false));
@@ -147,12 +155,13 @@ impl Connection {
         }
         let known = match request.command {
             Command::Read => command_flag::DF,
-            Command::Write | Command::Trim | Command::Flush | Command::Cache => command_flag::FUA,
-            Command::WriteZeroes => command_flag::FUA | command_flag::NO_HOLE | command_flag::FAST_ZERO,
+            Command::Write | Command::Trim | Command::Flush | Command::Cache => 0,
+            Command::WriteZeroes => command_flag::NO_HOLE | command_flag::FAST_ZERO,
             Command::BlockStatus => command_flag::REQ_ONE,
             Command::Disconnect | Command::Other(_) => return refuse("this request is not known"),
         };
-        if request.flags & !known != 0 {
+        // FUA is allowed with each request, and ignored where it means nothing.
+        if request.flags & !(known | command_flag::FUA) != 0 {
             return refuse("the request has a flag that it cannot have");
         }
         if request.command == Command::Flush {

@@ -108,7 +108,7 @@ impl Drop for Use {
             return;
         }
         open.remove(&self.name);
-        // Whoever opens it next waits until this one has given it up.
+        // Another connection can open the vDisk only once it is closed: `open` is locked until then.
         if let Err(error) = self.disk.close() {
             log::warn!("vDisk {}: it is closed without a checkpoint: {error}", self.name);
         }

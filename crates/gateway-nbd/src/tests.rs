@@ -154,6 +154,7 @@ fn requests_that_cannot_be_are_refused_one_by_one() {
     refused(command_flag::NO_HOLE | command_flag::FAST_ZERO, 6, 0, 4096, &[], error::ENOTSUP);
     refused(0, 6, 0, 4096, &[], 0);
     refused(command_flag::FUA, 1, 0, 1, &[1], 0);
+    refused(command_flag::FUA, 5, 0, 4096, &[], 0);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct Catalogue {
 pub struct DiskInfo {
     pub name: String,
     pub record: DiskRecord,
-    /// Who has it open.
+    /// The session that has it open.
     pub holder: Option<Holder>,
 }
 

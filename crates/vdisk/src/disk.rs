@@ -91,6 +91,8 @@ pub(crate) struct Core {
     /// Segments with writes that no sync has covered.
     unsynced: Mutex<BTreeMap<InodeId, Arc<OpenFile>>>,
     flushing: Mutex<()>,
+    /// Something was written since this process was last seen to be the owner.
+    unconfirmed: AtomicBool,
     /// Number of the next append, once the last one has ended.
     appended: AtomicU64,
     /// All appends before this one are on stable storage.

@@ -153,9 +153,11 @@ impl Core {
         };
         let bytes = header.seal(&gathered.data);
         let segment = log.segment.clone().ok_or_else(|| Error::bug("an append without a segment"))?;
-        self.unsynced.lock().insert(segment.id, segment.clone());
         let length = bytes.len() as u64;
         self.store.write(segment.id, u64::from(position.block) * BLOCK_BYTES, bytes, durable)?;
+        // Not before the write has ended: a sync beside it would count as one of it.
+        self.unsynced.lock().insert(segment.id, segment.clone());
+        self.unconfirmed.store(true, Ordering::Release);
         if let Err(error) = self.enter(log, &header) {
             // The log has what the map has not: only reading the log again makes them equal.
             log.failed = Some(error.clone());
@@ -228,16 +230,21 @@ impl Core {
         for number in self.pages_in(stack, block, end) {
             let from = block.max(number * PAGE_ENTRIES);
             let to = end.min((number + 1) * PAGE_ENTRIES);
-            let places: Vec<Place> = self.with_page(number, |page| {
-                let here = (from..to).map(|at| page.entries[(at % PAGE_ENTRIES) as usize]);
-                here.filter(|place| place.segment_and_block().is_some()).collect()
-            })?;
-            has_data |= !places.is_empty();
-            for segment in places.iter().filter_map(|place| place.segment_at(depth)) {
-                *gathered.freed.entry(segment).or_default() += 1;
-            }
-            if gathered.freed.len() >= RANGES_MAX {
-                covered = to - block;
+            let places: Vec<Place> = self
+                .with_page(number, |page| (from..to).map(|at| page.entries[(at % PAGE_ENTRIES) as usize]).collect())?;
+            // A page can lead to more segments than an append has entries.
+            let stops = (from..to).zip(&places).find(|(_, place)| {
+                let segment = place.segment_at(depth);
+                let is_one_more = segment.is_some_and(|segment| !gathered.freed.contains_key(&segment));
+                if is_one_more && gathered.freed.len() >= RANGES_MAX {
+                    return true;
+                }
+                has_data |= place.segment_and_block().is_some();
+                segment.into_iter().for_each(|segment| *gathered.freed.entry(segment).or_default() += 1);
+                false
+            });
+            if let Some((at, _)) = stops {
+                covered = at - block;
                 break;
             }
         }

@@ -71,7 +71,12 @@ impl Core {
         queue.changes.extend(changes.iter().cloned());
         if !std::mem::replace(&mut queue.is_running, true) {
             let core = self.clone();
-            hekate_threads::spawn("vdisk-backlog", move || core.drain()).map_err(|e| Error::io("start a thread", e))?;
+            if let Err(error) = hekate_threads::spawn("vdisk-backlog", move || core.drain()) {
+                // Nothing was waiting before these.
+                (queue.is_running, queue.bytes) = (false, 0);
+                queue.changes.clear();
+                return Err(Error::io("start a thread", error));
+            }
         }
         Ok(true)
     }

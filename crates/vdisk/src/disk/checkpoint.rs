@@ -39,10 +39,7 @@ impl Disk {
 impl Core {
     pub(super) fn flush(&self) -> Result<()> {
         self.wait_for_all_changes();
-        let flushed = self.sync_segments().and_then(|any| {
-            let is_known = !any && !self.deposed.load(Ordering::Acquire);
-            if is_known { Ok(()) } else { self.check_owner() }
-        });
+        let flushed = self.sync_and_confirm();
         if self.owes_error.swap(false, Ordering::AcqRel) {
             let what = format!("vDisk {}: changes that were acknowledged and not flushed", self.name);
             return Err(Error::Lost { what });
@@ -50,12 +47,28 @@ impl Core {
         flushed
     }
 
-    /// Syncs the segments that were written. False if there are none. A loss is noted, and is the error of the next flush.
-    pub(super) fn sync_segments(&self) -> Result<bool> {
+    /// Syncs the segments that were written, and checks that the next owner will read them. A flush that finds nothing to
+    /// sync, because another flush or a checkpoint did it, does not end before that check.
+    fn sync_and_confirm(&self) -> Result<()> {
         let _one = self.flushing.lock();
+        let is_due = self.unconfirmed.swap(false, Ordering::AcqRel) || self.deposed.load(Ordering::Acquire);
+        let confirmed = self.sync_due().and_then(|()| if is_due { self.check_owner() } else { Ok(()) });
+        if is_due && confirmed.is_err() {
+            self.unconfirmed.store(true, Ordering::Release);
+        }
+        confirmed
+    }
+
+    /// Syncs the segments that were written. A loss is noted, and is the error of the next flush.
+    pub(super) fn sync_segments(&self) -> Result<()> {
+        let _one = self.flushing.lock();
+        self.sync_due()
+    }
+
+    /// Requires `flushing`.
+    fn sync_due(&self) -> Result<()> {
         let appended = self.appended.load(Ordering::Acquire);
         let mut due = std::mem::take(&mut *self.unsynced.lock());
-        let any = !due.is_empty();
         while let Some((id, file)) = due.pop_first() {
             match self.store.sync(id) {
                 Ok(()) => {}
@@ -75,7 +88,7 @@ impl Core {
         let _ = self.stable.fetch_update(Ordering::AcqRel, Ordering::Acquire, |stable| {
             (appended <= self.appended.load(Ordering::Acquire)).then_some(stable.max(appended))
         });
-        Ok(any)
+        Ok(())
     }
 
     /// Makes a checkpoint if the log or the changed pages are long enough.
@@ -189,7 +202,7 @@ impl Core {
         // The map must not lead to blocks that a crash can take away.
         self.sync_segments()?;
         if !captured.pages.is_empty() {
-            // Whoever opens the vDisk next learns that pages may still be written, if this is the owner until then.
+            // The next owner reads here that pages may still be written; only the present one can say so.
             let intent = LayerState { writing: true, ..self.recorded.lock().clone() };
             self.put_state(&captured.layer, &intent)?;
             let file = captured.layer.map_file(&self.store, true)?;

@@ -82,7 +82,7 @@ impl Disk {
         core.write_sealed(&mut log, captured)?;
         let head = core.record.lock().0.head;
         let (mut stack, _) = Stack::open(&*core.store, head)?;
-        // What is open of the layer that is written stays.
+        // The files of the layer that is written stay open.
         stack.0.pop();
         stack.0.push(core.stack().head().clone());
         *core.stack.write() = Arc::new(stack);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Blocks that a recovery reads at once.
 const READ_BLOCKS: u32 = 64;
 
-/// Who has a vDisk open.
+/// The session that has a vDisk open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The session, which `--steal` ends.
@@ -80,7 +80,7 @@ impl Disk {
             core.replay(&mut core.log.lock())?;
             return Ok(Self { core });
         }
-        // Whoever had the vDisk before can replace neither record any more.
+        // The process that had the vDisk before can replace neither record any more.
         let claimed = |put: Result<_>| match put {
             Err(Error::ConditionFailed) => Err(Error::Unavailable {
                 what: format!("another process opens vDisk {name} at this moment; try again"),
@@ -159,7 +159,7 @@ pub(crate) fn take_token(store: &dyn Store, directory: InodeId, name: &str, who:
 /// Bytes of the text that names the holder.
 const WHO_BYTES: usize = 256;
 
-/// Who has a vDisk open.
+/// The session that has a vDisk open.
 pub(crate) fn holder_of(store: &dyn Store, directory: InodeId) -> Result<Option<Holder>> {
     let owner = store.find(directory, OWNER)?;
     let Some(session) = store.holder(owner)? else { return Ok(None) };
@@ -191,6 +191,7 @@ impl Core {
             stack: RwLock::new(Arc::new(stack)),
             unsynced: Mutex::new(Default::default()),
             flushing: Mutex::new(()),
+            unconfirmed: AtomicBool::new(false),
             appended: AtomicU64::new(state.log.sequence),
             stable: AtomicU64::new(0),
             checkpointing: Mutex::new(()),

@@ -33,6 +33,8 @@ struct World {
     random: u64,
     /// Changes until the session that makes them ends in the middle of one.
     changes_left: Option<u64>,
+    /// Runs when the next write of bytes begins.
+    beside: Option<Box<dyn FnOnce() + Send>>,
     /// Changes that were made.
     pub changes: u64,
 }
@@ -74,6 +76,11 @@ impl Memory {
     /// No session ends any more.
     pub fn calm(&self) {
         self.0.lock().changes_left = None;
+    }
+
+    /// Runs `then` when the next write of bytes has begun and not ended.
+    pub fn beside_write(&self, then: impl FnOnce() + Send + 'static) {
+        self.0.lock().beside = Some(Box::new(then));
     }
 
     /// Ends a session: its locks pass on.
@@ -255,6 +262,8 @@ impl Store for MemoryStore {
     }
 
     fn write(&self, file: InodeId, offset: u64, bytes: Bytes, durable: bool) -> Result<()> {
+        let beside = self.world.lock().beside.take();
+        beside.into_iter().for_each(|run| run());
         self.change(|world| {
             let file = world.file(file)?;
             file.write(offset, &bytes);

@@ -211,3 +211,32 @@ fn whoever_lost_a_vdisk_changes_no_byte_of_it_and_flushes_nothing() {
         assert!(catalogue.snapshots("d").unwrap().is_empty());
     }
 }
+
+#[test]
+fn a_flush_beside_a_write_does_not_count_as_one_of_it() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    disk.write(0, bytes(1, 4096), false).unwrap();
+    let flushing = disk.clone();
+    memory.beside_write(move || flushing.flush().unwrap());
+    disk.write(0, bytes(2, 4096), false).unwrap();
+    disk.flush().unwrap();
+    memory.end(catalogue.info("d").unwrap().holder.unwrap().session);
+    memory.lose_unsynced(|| false);
+    let disk = Disk::open(&super::catalogue(&memory, 3), "d", "test", SMALL).unwrap();
+    assert_eq!(disk.read(0, 4096).unwrap(), bytes(2, 4096));
+}
+
+#[test]
+fn blocks_in_more_segments_than_an_append_has_entries_become_zeros() {
+    let memory = Memory::default();
+    let catalogue = super::catalogue(&memory, 7).with_segments(2);
+    catalogue.create("d", 4 * MIB, Durability::Replicated, Vec::new()).unwrap();
+    let disk = Disk::open(&catalogue, "d", "test", SMALL).unwrap();
+    (0..600).for_each(|block| disk.write(block * 4096, bytes(1, 4096), false).unwrap());
+    disk.zero(4096, 599 * 4096, false).unwrap();
+    assert_eq!(disk.read(0, 600 * 4096).unwrap(), [&[1; 4096][..], &[0; 599 * 4096]].concat());
+    disk.close().unwrap();
+    let disk = Disk::open(&catalogue, "d", "test", SMALL).unwrap();
+    assert_eq!((disk.read(0, 8192).unwrap(), disk.fill().0), ([[1; 4096], [0; 4096]].concat().into(), 1));
+}
