@@ -41,7 +41,7 @@ def test_a_door_is_opened_and_closed_by_name(store):
     store.refuses("s3", "enable", "w", "--listen", "127.0.0.1:1", words=["no volume"])
     store.refuses("s3", "enable", "v", "--listen", "127.0.0.1:1", "--http", "--certificate", "a", "--key", "b", words=["http"])
     store.cli("volume", "create", "other", "--copies", "1")
-    store.refuses("s3", "enable", "other", "--listen", f"127.0.0.1:{port}", "--http", words=["name another port"])
+    store.refuses("s3", "enable", "other", "--listen", f"127.0.0.1:{port}", "--http", words=["of volume v", "name another one"])
     store.refuses("volume", "delete", "v", "--confirm", "v", words=["hekate s3 disable v"])
     # The same again changes nothing, another port closes the first.
     equal(open_door(store, port=port), port, "the port")

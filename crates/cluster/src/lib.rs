@@ -22,6 +22,6 @@ pub use records::{
     SessionOwner, ViewRecord, VolumeInfo, check_openings, check_records, older_records,
 };
 pub use registry::{
-    AuthorityInfo, BACK, ClientCertificate, ClientInfo, EtcdInfo, EtcdMember, PlacementRecords, Registry, S3DoorInfo,
-    S3Grant, S3KeyInfo, S3Tls, TokenInfo,
+    AuthorityInfo, BACK, ClientCertificate, ClientInfo, DoorInfo, EtcdInfo, EtcdMember, NbdDoorInfo, NbdTls,
+    PlacementRecords, Registry, S3DoorInfo, S3Grant, S3KeyInfo, S3Tls, TokenInfo,
 };

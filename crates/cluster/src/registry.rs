@@ -10,7 +10,9 @@
 
 mod access;
 mod attempts;
+mod doors;
 mod etcd;
+mod nbd;
 mod placement;
 mod rings;
 mod s3;
@@ -22,9 +24,11 @@ use crate::coordinator::{Coordinator, Expect, Write};
 use crate::records::*;
 pub use access::{AuthorityInfo, BACK, ClientCertificate, ClientInfo, TokenInfo};
 use attempts::Attempts;
+pub use doors::DoorInfo;
 pub use etcd::{EtcdInfo, EtcdMember};
 use hekate_proto::map::{GraphSpec, LayerSpec};
 use hekate_proto::*;
+pub use nbd::{NbdDoorInfo, NbdTls};
 pub use placement::PlacementRecords;
 pub use s3::{S3DoorInfo, S3Grant, S3KeyInfo, S3Tls};
 use serde::Serialize;

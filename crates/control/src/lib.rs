@@ -14,6 +14,7 @@ pub mod brick;
 pub mod coordinator;
 pub mod healing;
 pub mod location;
+pub mod nbd;
 pub mod partition;
 pub mod peer;
 mod request;

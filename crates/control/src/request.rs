@@ -5,6 +5,7 @@ use crate::brick::{BrickRecord, BrickRemoved, BrickReplaced, BrickStatus, ScrubB
 use crate::coordinator::{CoordinatorBackup, CoordinatorMove, CoordinatorShow, EtcdFinish, EtcdPrepare, EtcdRemove};
 use crate::healing::{HealingStatus, MissingFiles, ProofsBegun};
 use crate::location::WhereReply;
+use crate::nbd::*;
 use crate::partition::{PartitionDetails, PartitionForced, PartitionStatus};
 use crate::s3::*;
 use crate::status::{ClusterStatus, Identity, MetricsPage, SlowOpsReport, Stopping};
@@ -114,6 +115,12 @@ pub enum ControlRequest {
     S3KeyDelete(S3KeyDelete),
     /// See [`S3Secrets`].
     S3Secrets(S3Secrets),
+    /// See [`NbdEnable`].
+    NbdEnable(NbdEnable),
+    /// See [`NbdDisable`].
+    NbdDisable(NbdDisable),
+    /// See [`NbdList`].
+    NbdList(NbdList),
     /// See [`Stop`].
     Stop(Stop),
 }
@@ -137,6 +144,7 @@ impl ControlRequest {
                 | NetworkList(_)
                 | CoordinatorShow(_)
                 | S3List(_)
+                | NbdList(_)
                 | Metrics(_)
         )
     }

@@ -175,7 +175,7 @@ impl Connection {
             let code = if changes && request.command != Command::Trim { error::ENOSPC } else { error::EINVAL };
             return Err((code, format!("the request ends beyond the {size} bytes of the vDisk")));
         }
-        if changes && self.disk().is_read_only() {
+        if changes && (self.chosen.is_read_only || self.disk().is_read_only()) {
             return Err((error::EPERM, "the export is read-only".into()));
         }
         if request.command == Command::Read && request.length > PAYLOAD_BYTES_MAX {

@@ -1,9 +1,10 @@
 //! The vDisks, snapshots and templates that clients can open. One that is open is shared by its connections, and closed
 //! with the last of them.
 
+use hekate_metrics::VdiskCounters;
 use hekate_proto::{Error, Result};
-use hekate_vdisk::{Catalogue, Disk, DiskKind, Settings};
-use parking_lot::Mutex;
+use hekate_vdisk::{Catalogue, Disk, DiskKind, Health, Settings};
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,12 +14,19 @@ pub struct Exports {
     /// Machine and process, for people.
     who: String,
     settings: Settings,
-    open: Mutex<BTreeMap<String, Shared>>,
+    open: Mutex<BTreeMap<String, Slot>>,
+    /// An opening or a closing has ended.
+    changed: Condvar,
 }
 
-struct Shared {
-    disk: Disk,
-    users: usize,
+/// An export that is in use.
+enum Slot {
+    /// It is being opened or closed: who wants it waits.
+    Busy,
+    Open {
+        disk: Disk,
+        users: usize,
+    },
 }
 
 /// A connection's use of a vDisk.
@@ -30,7 +38,7 @@ pub struct Use {
 
 impl Exports {
     pub fn new(catalogue: Catalogue, who: String, settings: Settings) -> Arc<Self> {
-        Arc::new(Self { catalogue, who, settings, open: Mutex::default() })
+        Arc::new(Self { catalogue, who, settings, open: Mutex::default(), changed: Condvar::new() })
     }
 
     pub fn catalogue(&self) -> &Catalogue {
@@ -39,12 +47,14 @@ impl Exports {
 
     /// The vDisks that clients have open.
     pub fn open_disks(&self) -> Vec<Disk> {
-        self.open.lock().values().map(|shared| shared.disk.clone()).collect()
+        self.open.lock().values().filter_map(|slot| Some(slot.disk()?.0.clone())).collect()
     }
 
-    /// A vDisk that clients have open, by its name.
-    pub fn open_disk(&self, name: &str) -> Option<Disk> {
-        self.open.lock().get(name).map(|shared| shared.disk.clone())
+    /// How the vDisks that clients have open stand.
+    pub fn counters(&self) -> Vec<VdiskCounters> {
+        let open = self.open.lock();
+        let open: Vec<(Disk, usize)> = open.values().filter_map(Slot::disk).map(|(d, u)| (d.clone(), u)).collect();
+        open.into_iter().map(|(disk, users)| counters_of(&disk, users as u64)).collect()
     }
 
     /// Names and descriptions of what can be opened.
@@ -70,22 +80,40 @@ impl Exports {
             name => name.to_string(),
         };
         let mut open = self.open.lock();
-        if open.get(&name).is_some_and(|shared| shared.disk.has_ended()) {
-            open.remove(&name);
-        }
-        if let Some(shared) = open.get_mut(&name) {
-            shared.users += 1;
-            return Ok(Use { exports: self.clone(), disk: shared.disk.clone(), name });
-        }
-        let disk = match name.split_once('@') {
-            Some((disk, snapshot)) => Disk::open_snapshot(&self.catalogue, disk, snapshot, self.settings)?,
-            None if self.catalogue.disk(&name)?.1.kind == DiskKind::Template => {
-                Disk::open_template(&self.catalogue, &name, self.settings)?
+        loop {
+            match open.get_mut(&name) {
+                None => break,
+                Some(Slot::Busy) => self.changed.wait(&mut open),
+                Some(Slot::Open { disk, .. }) if disk.has_ended() => break,
+                Some(Slot::Open { disk, users }) => {
+                    *users += 1;
+                    let disk = disk.clone();
+                    drop(open);
+                    return Ok(Use { exports: self.clone(), disk, name });
+                }
             }
-            None => Disk::open(&self.catalogue, &name, &self.who, self.settings)?,
-        };
-        open.insert(name.clone(), Shared { disk: disk.clone(), users: 1 });
-        Ok(Use { exports: self.clone(), disk, name })
+        }
+        open.insert(name.clone(), Slot::Busy);
+        drop(open);
+        let opened = self.open_anew(&name);
+        let mut open = self.open.lock();
+        match &opened {
+            Ok(disk) => drop(open.insert(name.clone(), Slot::Open { disk: disk.clone(), users: 1 })),
+            Err(_) => drop(open.remove(&name)),
+        }
+        drop(open);
+        self.changed.notify_all();
+        Ok(Use { exports: self.clone(), disk: opened?, name })
+    }
+
+    fn open_anew(&self, name: &str) -> Result<Disk> {
+        match name.split_once('@') {
+            Some((disk, snapshot)) => Disk::open_snapshot(&self.catalogue, disk, snapshot, self.settings),
+            None if self.catalogue.disk(name)?.1.kind == DiskKind::Template => {
+                Disk::open_template(&self.catalogue, name, self.settings)
+            }
+            None => Disk::open(&self.catalogue, name, &self.who, self.settings),
+        }
     }
 
     fn only(&self) -> Result<String> {
@@ -99,18 +127,52 @@ impl Exports {
     }
 }
 
+impl Slot {
+    fn disk(&self) -> Option<(&Disk, usize)> {
+        match self {
+            Self::Busy => None,
+            Self::Open { disk, users } => Some((disk, *users)),
+        }
+    }
+}
+
+fn counters_of(disk: &Disk, users: u64) -> VdiskCounters {
+    let (counters, (live, held)) = (disk.counters(), disk.fill());
+    VdiskCounters {
+        name: disk.name().into(),
+        users,
+        blocks_written: counters.blocks_written,
+        blocks_read: counters.blocks_read,
+        appends: counters.appends,
+        flushes: counters.flushes,
+        checkpoints: counters.checkpoints,
+        map_pages: counters.map_pages,
+        backlog_bytes: counters.backlog_bytes,
+        blocks_live: live,
+        blocks_held: held,
+        has_lost: matches!(disk.record().health, Health::Lost { .. }),
+    }
+}
+
 impl Drop for Use {
     fn drop(&mut self) {
         let mut open = self.exports.open.lock();
-        let Some(shared) = open.get_mut(&self.name) else { return };
-        shared.users -= 1;
-        if shared.users > 0 {
-            return;
+        match open.get_mut(&self.name) {
+            // One that has ended may have been opened again since.
+            Some(Slot::Open { disk, users }) if disk.is_same(&self.disk) => {
+                *users -= 1;
+                if *users > 0 {
+                    return;
+                }
+            }
+            _ => return,
         }
-        open.remove(&self.name);
-        // Another connection can open the vDisk only once it is closed: `open` is locked until then.
+        open.insert(self.name.clone(), Slot::Busy);
+        drop(open);
         if let Err(error) = self.disk.close() {
             log::warn!("vDisk {}: it is closed without a checkpoint: {error}", self.name);
         }
+        self.exports.open.lock().remove(&self.name);
+        self.exports.changed.notify_all();
     }
 }

@@ -1,5 +1,6 @@
 //! The handshake: options until one chooses an export.
 
+use crate::clients::Clients;
 use crate::exports::{Exports, Use};
 use crate::protocol::*;
 use crate::stream::Stream;
@@ -19,6 +20,8 @@ pub struct Chosen {
     pub is_structured: bool,
     /// The client may ask for the status of blocks.
     pub has_allocation: bool,
+    /// The client may only read, or the export is never written.
+    pub is_read_only: bool,
 }
 
 struct Handshake<'a> {
@@ -26,7 +29,12 @@ struct Handshake<'a> {
     buffer: &'a mut BytesMut,
     exports: &'a Arc<Exports>,
     tls: Option<Arc<ServerConfig>>,
+    clients: Option<&'a dyn Clients>,
     is_secure: bool,
+    /// Why the client may use nothing.
+    refused: Option<String>,
+    /// The client may only read.
+    reads_only: bool,
     is_structured: bool,
     /// The export for which the client has chosen `base:allocation`.
     allocation: Option<String>,
@@ -34,7 +42,7 @@ struct Handshake<'a> {
 }
 
 /// Speaks with a client until it has chosen an export. `None`: it has gone, or does not want one. `tls`: a client has to
-/// begin TLS first.
+/// begin TLS first; `clients` says which of them may go on.
 ///
 /// # Errors
 /// Those of the connection; `InvalidData` for a violation of the protocol.
@@ -43,6 +51,7 @@ pub fn handshake(
     buffer: &mut BytesMut,
     exports: &Arc<Exports>,
     tls: Option<Arc<ServerConfig>>,
+    clients: Option<&dyn Clients>,
 ) -> io::Result<Option<Chosen>> {
     let mut hello = BytesMut::new();
     hello.extend_from_slice(&INIT_MAGIC.to_be_bytes());
@@ -55,6 +64,9 @@ pub fn handshake(
         exports,
         is_secure: tls.is_none(),
         tls,
+        clients,
+        refused: None,
+        reads_only: false,
         is_structured: false,
         allocation: None,
         no_zeroes: false,
@@ -81,7 +93,8 @@ pub fn handshake(
             Next::Option => {}
             Next::Chosen(export) => {
                 let has_allocation = talk.allocation.is_some() && talk.is_structured;
-                return Ok(Some(Chosen { export, is_structured: talk.is_structured, has_allocation }));
+                let is_read_only = talk.reads_only || export.disk.is_read_only();
+                return Ok(Some(Chosen { export, is_structured: talk.is_structured, has_allocation, is_read_only }));
             }
             Next::End => return Ok(None),
         }
@@ -124,6 +137,13 @@ impl Handshake<'_> {
             self.reply(number, reply::ERR_TLS_REQD, b"begin TLS first: nbds:// or tls-creds")?;
             return Ok(Next::Option);
         }
+        if let Some(why) = self.refused.as_ref().filter(|_| number != option::ABORT) {
+            if number == option::EXPORT_NAME {
+                return Err(violation(why.clone()));
+            }
+            self.reply(number, reply::ERR_POLICY, why.as_bytes())?;
+            return Ok(Next::Option);
+        }
         match number {
             option::EXPORT_NAME => return self.export_name(&data),
             option::ABORT => {
@@ -158,6 +178,16 @@ impl Handshake<'_> {
         self.reply(number, reply::ACK, &[])?;
         self.stream.begin_tls(settings)?;
         self.is_secure = true;
+        if let Some(clients) = self.clients {
+            let certificate = self.stream.certificate().unwrap_or_default();
+            match clients.admit(&certificate, self.stream.address()) {
+                Ok(reads_only) => self.reads_only = reads_only,
+                Err(error) => {
+                    log::info!("NBD: a client is refused: {error}");
+                    self.refused = Some(error.to_string());
+                }
+            }
+        }
         // What was chosen before counts no more.
         self.is_structured = false;
         self.allocation = None;
@@ -186,7 +216,7 @@ impl Handshake<'_> {
         let export = self.exports.open(&name).map_err(|error| violation(error.to_string()))?;
         let mut out = BytesMut::new();
         out.extend_from_slice(&export.disk.size().to_be_bytes());
-        out.extend_from_slice(&flags_of(&export.disk, self.is_structured).to_be_bytes());
+        out.extend_from_slice(&self.flags_of(&export.disk).to_be_bytes());
         if !self.no_zeroes {
             out.extend_from_slice(&[0; 124]);
         }
@@ -215,7 +245,7 @@ impl Handshake<'_> {
             put_option_reply(&mut out, number, reply::INFO, &[&kind.to_be_bytes(), value].concat());
         };
         let size = export.disk.size().to_be_bytes();
-        tell(info::EXPORT, &[&size[..], &flags_of(&export.disk, self.is_structured).to_be_bytes()].concat());
+        tell(info::EXPORT, &[&size[..], &self.flags_of(&export.disk).to_be_bytes()].concat());
         let sizes = [1u32, 4096, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes).concat();
         tell(info::BLOCK_SIZE, &sizes);
         if wanted.contains(&info::NAME) {
@@ -257,6 +287,20 @@ impl Handshake<'_> {
         }
         self.reply(number, reply::ACK, &[])
     }
+
+    fn flags_of(&self, disk: &Disk) -> u16 {
+        // A flush covers the writes of all connections, so a client may have several.
+        let mut flags = flag::HAS_FLAGS | flag::CAN_MULTI_CONN | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
+        if self.reads_only || disk.is_read_only() {
+            flags |= flag::READ_ONLY;
+        } else {
+            flags |= flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
+        }
+        if self.is_structured {
+            flags |= flag::SEND_DF;
+        }
+        flags
+    }
 }
 
 fn parse_info(data: Bytes) -> Result<(String, Vec<u16>), Violation> {
@@ -276,18 +320,4 @@ fn parse_contexts(data: Bytes) -> Result<(String, Vec<String>), Violation> {
         queries.push(data.text()?);
     }
     if data.is_empty() { Ok((name, queries)) } else { Err(Violation("data follows the option".into())) }
-}
-
-fn flags_of(disk: &Disk, is_structured: bool) -> u16 {
-    // A flush covers the writes of all connections, so a client may have several.
-    let mut flags = flag::HAS_FLAGS | flag::CAN_MULTI_CONN | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
-    if disk.is_read_only() {
-        flags |= flag::READ_ONLY;
-    } else {
-        flags |= flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
-    }
-    if is_structured {
-        flags |= flag::SEND_DF;
-    }
-    flags
 }

@@ -1,13 +1,15 @@
-//! What a door does beside its connections: orders to the vDisks that are open, and scrubs when much was overwritten.
+//! What a door does beside its connections: orders to the vDisks that are open, scrubs when much was overwritten, and the
+//! end of connections whose clients were revoked.
 
 use crate::exports::Exports;
 use hekate_proto::{Error, Result};
-use hekate_vdisk::orders::{Order, Orders, carry_out};
+use hekate_vdisk::orders::{Order, Orders, Taken, carry_out};
 use hekate_vdisk::scrub::{Scrubbed, Throttle, scrub};
 use hekate_vdisk::{Disk, DiskKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
@@ -20,55 +22,95 @@ const SCRUB_BLOCKS: u64 = 64 << 8;
 /// Bytes a second that a scrub copies which nobody has asked for.
 const SCRUB_BYTES: u64 = 32 << 20;
 
-/// Looks after the open vDisks until `stops`.
-pub fn keep(exports: &Arc<Exports>, stops: &AtomicBool) {
-    let mut orders: BTreeMap<String, (Disk, Orders)> = BTreeMap::new();
-    let (mut filled, mut confirmed) = (Instant::now(), Instant::now());
-    while !stops.load(Ordering::Acquire) {
-        let open = exports.open_disks();
-        orders.retain(|name, (disk, _)| open.iter().any(|other| other.name() == name && other.is_same(disk)));
-        for disk in open.iter().filter(|disk| disk.has_token() && !disk.has_ended()) {
-            if let Err(error) = answer(exports, disk, &mut orders) {
-                log::warn!("vDisk {}: orders cannot be read: {error}", disk.name());
-                orders.remove(disk.name());
+/// Looks after the open vDisks until the door stops.
+pub struct Keeper {
+    exports: Arc<Exports>,
+    stops: Arc<AtomicBool>,
+    orders: BTreeMap<String, (Disk, Orders)>,
+    /// To the thread that scrubs, one vDisk after the other.
+    scrubs: Sender<Scrub>,
+}
+
+/// A scrub that is due.
+struct Scrub {
+    disk: Disk,
+    bytes_per_second: u64,
+    /// Who is told of its end.
+    asked: Option<Taken>,
+}
+
+impl Keeper {
+    pub fn new(exports: Arc<Exports>, stops: Arc<AtomicBool>) -> (Self, Scrubber) {
+        let (scrubs, due) = channel();
+        let scrubber = Scrubber { exports: exports.clone(), stops: stops.clone(), due };
+        (Self { exports, stops, orders: BTreeMap::new(), scrubs }, scrubber)
+    }
+
+    pub fn keep(mut self) {
+        let (mut filled, mut confirmed) = (Instant::now(), Instant::now());
+        while !self.stops.load(Ordering::Acquire) {
+            let open = self.exports.open_disks();
+            self.orders.retain(|name, (disk, _)| open.iter().any(|other| other.name() == name && other.is_same(disk)));
+            for disk in open.iter().filter(|disk| disk.has_token() && !disk.has_ended()) {
+                if let Err(error) = self.answer(disk) {
+                    log::warn!("vDisk {}: orders cannot be read: {error}", disk.name());
+                    self.orders.remove(disk.name());
+                }
             }
+            if confirmed.elapsed() >= CONFIRM_PAUSE {
+                confirmed = Instant::now();
+                // One that was taken away is not even read any more. Other errors are those of its clients.
+                open.iter()
+                    .filter(|disk| disk.has_token() && !disk.is_read_only())
+                    .for_each(|disk| _ = disk.confirm_owner());
+            }
+            if filled.elapsed() >= FILL_PAUSE {
+                filled = Instant::now();
+                for disk in open.iter().filter(|disk| !disk.is_read_only() && is_sparse(disk)) {
+                    self.scrub(Scrub { disk: disk.clone(), bytes_per_second: SCRUB_BYTES, asked: None });
+                }
+            }
+            std::thread::sleep(LOOK_PAUSE);
         }
-        if confirmed.elapsed() >= CONFIRM_PAUSE {
-            confirmed = Instant::now();
-            // One that was taken away is not even read any more. Other errors are those of its clients.
-            open.iter()
-                .filter(|disk| disk.has_token() && !disk.is_read_only())
-                .for_each(|disk| _ = disk.confirm_owner());
-        }
-        if filled.elapsed() >= FILL_PAUSE {
-            filled = Instant::now();
-            open.iter().filter(|disk| !disk.is_read_only() && is_sparse(disk)).for_each(|disk| tidy(exports, disk));
-        }
-        std::thread::sleep(LOOK_PAUSE);
     }
-}
 
-fn answer(exports: &Exports, disk: &Disk, orders: &mut BTreeMap<String, (Disk, Orders)>) -> Result<()> {
-    let catalogue = exports.catalogue();
-    let (_, orders) = match orders.entry(disk.name().into()) {
-        std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-        std::collections::btree_map::Entry::Vacant(place) => place.insert((disk.clone(), Orders::of(catalogue, disk)?)),
-    };
-    orders.answer(&**catalogue.store(), |order| execute(exports, disk, order))
-}
+    fn answer(&mut self, disk: &Disk) -> Result<()> {
+        let catalogue = self.exports.catalogue().clone();
+        let (_, orders) = match self.orders.entry(disk.name().into()) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                place.insert((disk.clone(), Orders::of(&catalogue, disk)?))
+            }
+        };
+        for taken in orders.take(&**catalogue.store())? {
+            if let Order::Scrub { bytes_per_second } = taken.order {
+                self.scrub(Scrub { disk: disk.clone(), bytes_per_second, asked: Some(taken) });
+                continue;
+            }
+            let outcome = self.execute(disk, &taken.order);
+            taken.answer(&**catalogue.store(), outcome)?;
+        }
+        Ok(())
+    }
 
-fn execute(exports: &Exports, disk: &Disk, order: &Order) -> Result<Scrubbed> {
-    let is_under_clients = matches!(order, Order::RollBack { .. } | Order::MakeTemplate);
-    if is_under_clients && disk.record().kind == DiskKind::Disk {
-        let name = disk.name();
-        return Err(Error::invalid(format!("vDisk {name} is in use by NBD clients, which must disconnect first")));
+    fn execute(&self, disk: &Disk, order: &Order) -> Result<Scrubbed> {
+        let is_under_clients = matches!(order, Order::RollBack { .. } | Order::MakeTemplate);
+        if is_under_clients && disk.record().kind == DiskKind::Disk {
+            let name = disk.name();
+            return Err(Error::invalid(format!("vDisk {name} is in use by NBD clients, which must disconnect first")));
+        }
+        let done = carry_out(self.exports.catalogue(), disk, order);
+        match &done {
+            Ok(_) => log::info!("vDisk {}: {order:?} is done", disk.name()),
+            Err(error) => log::info!("vDisk {}: {order:?} is refused: {error}", disk.name()),
+        }
+        done
     }
-    let done = carry_out(exports.catalogue(), disk, order);
-    match &done {
-        Ok(_) => log::info!("vDisk {}: {order:?} is done", disk.name()),
-        Err(error) => log::info!("vDisk {}: {order:?} is refused: {error}", disk.name()),
+
+    fn scrub(&self, scrub: Scrub) {
+        // The thread that scrubs outlives this one.
+        let _ = self.scrubs.send(scrub);
     }
-    done
 }
 
 fn is_sparse(disk: &Disk) -> bool {
@@ -76,10 +118,35 @@ fn is_sparse(disk: &Disk) -> bool {
     written > SCRUB_BLOCKS && live * 2 < written
 }
 
-fn tidy(exports: &Exports, disk: &Disk) {
-    match scrub(exports.catalogue(), disk, &Throttle::new(SCRUB_BYTES)) {
-        Ok(done) if done.moved > 0 => log::info!("vDisk {}: a scrub has moved {} bytes", disk.name(), done.moved),
-        Ok(_) => {}
-        Err(error) => log::warn!("vDisk {}: a scrub ends early: {error}", disk.name()),
+/// Scrubs that are due.
+pub struct Scrubber {
+    exports: Arc<Exports>,
+    stops: Arc<AtomicBool>,
+    due: Receiver<Scrub>,
+}
+
+impl Scrubber {
+    /// Scrubs until the keeper is gone.
+    pub fn work(self) {
+        for Scrub { disk, bytes_per_second, asked } in &self.due {
+            // Another scrub may have been enough.
+            if asked.is_none() && !is_sparse(&disk) {
+                continue;
+            }
+            let throttle = Throttle::until(bytes_per_second, self.stops.clone());
+            let done = scrub(self.exports.catalogue(), &disk, &throttle);
+            match &done {
+                Ok(done) if done.moved > 0 => {
+                    log::info!("vDisk {}: a scrub has moved {} bytes", disk.name(), done.moved)
+                }
+                Ok(_) => {}
+                Err(error) => log::warn!("vDisk {}: a scrub ends early: {error}", disk.name()),
+            }
+            if let Some(asked) = asked
+                && let Err(error) = asked.answer(&**self.exports.catalogue().store(), done)
+            {
+                log::warn!("vDisk {}: who asked for a scrub is not told of its end: {error}", disk.name());
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! Fixed newstyle, TLS, structured replies, `base:allocation`, trim, write-zeroes, FUA, flush, several connections of one
 //! client. `protocol` is pure; a thread reads each connection, and a bounded number of threads executes reads.
 
+mod clients;
 mod connection;
 mod exports;
 mod handshake;
@@ -14,6 +15,7 @@ mod server;
 mod stream;
 mod tls;
 
+pub use clients::Clients;
 pub use exports::Exports;
 pub use server::{Door, Listen, Settings};
 pub use tls::TlsFiles;

@@ -1,15 +1,17 @@
 //! Listeners, and a thread for each connection.
 
+use crate::clients::Clients;
 use crate::connection::Connection;
 use crate::exports::Exports;
 use crate::handshake::handshake;
+use crate::keeper::Keeper;
 use crate::pool::Pool;
 use crate::stream::Stream;
-use crate::tls::TlsFiles;
+use crate::tls::{Certificate, TlsFiles};
 use bytes::BytesMut;
+use hekate_metrics::NbdCounters;
 use hekate_proto::{Error, Result};
 use parking_lot::Mutex;
-use rustls::ServerConfig;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -18,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Threads that execute reads.
 const READ_THREADS: usize = 8;
@@ -26,6 +28,8 @@ const READ_THREADS: usize = 8;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Time between two looks at whether the door stops.
 const POLL_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two looks at the certificate's files, and at whose clients were revoked.
+const CLIENTS_PAUSE: Duration = Duration::from_secs(2);
 
 /// Where a door listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,11 +39,13 @@ pub enum Listen {
 }
 
 /// How a door is open.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Settings {
     pub listen: Vec<Listen>,
     /// TCP connections have to begin TLS.
     pub tls: Option<TlsFiles>,
+    /// Decides about clients that TLS has let in. `None`: all may read and write.
+    pub clients: Option<Arc<dyn Clients>>,
     /// Connections at once. Others are closed.
     pub connections_max: usize,
     /// Limit for the handshake, for the rest of a request, and for a client that does not read.
@@ -48,7 +54,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { listen: Vec::new(), tls: None, connections_max: 256, patience: Duration::from_secs(30) }
+        Self { listen: Vec::new(), tls: None, clients: None, connections_max: 256, patience: Duration::from_secs(30) }
     }
 }
 
@@ -62,10 +68,11 @@ pub struct Door {
 struct Shared {
     exports: Arc<Exports>,
     settings: Settings,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<Certificate>,
     pool: Pool,
-    stops: AtomicBool,
-    next: AtomicU64,
+    stops: Arc<AtomicBool>,
+    accepted: AtomicU64,
+    refused: AtomicU64,
     open: Mutex<BTreeMap<u64, Arc<Stream>>>,
 }
 
@@ -80,7 +87,7 @@ impl Door {
     /// # Errors
     /// `Io`, which names the address, if one cannot be listened at; `Invalid` for a certificate that cannot be used.
     pub fn start(exports: Arc<Exports>, settings: Settings) -> Result<Self> {
-        let tls = settings.tls.as_ref().map(TlsFiles::read).transpose()?;
+        let tls = settings.tls.clone().map(Certificate::read).transpose()?;
         let listeners = settings.listen.iter().map(Listener::open).collect::<Result<Vec<_>>>()?;
         let addresses = listeners.iter().map(Listener::address).collect();
         let pool = Pool::start(READ_THREADS).map_err(|e| Error::io("start a thread", e))?;
@@ -89,24 +96,22 @@ impl Door {
             settings,
             tls,
             pool,
-            stops: AtomicBool::new(false),
-            next: AtomicU64::new(0),
+            stops: Arc::default(),
+            accepted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             open: Mutex::default(),
         });
-        let start = |listener: Listener| {
+        let (keeper, scrubber) = Keeper::new(shared.exports.clone(), shared.stops.clone());
+        let mut threads =
+            vec![start("nbd-keeper", move || keeper.keep())?, start("nbd-scrub", move || scrubber.work())?];
+        for listener in listeners {
             let shared = shared.clone();
-            std::thread::Builder::new()
-                .name("nbd-accept".into())
-                .spawn(move || shared.accept(&listener))
-                .map_err(|e| Error::io("start a thread", e))
-        };
-        let mut threads = listeners.into_iter().map(start).collect::<Result<Vec<_>>>()?;
-        let kept = shared.clone();
-        let keeper = std::thread::Builder::new()
-            .name("nbd-keeper".into())
-            .spawn(move || crate::keeper::keep(&kept.exports, &kept.stops))
-            .map_err(|e| Error::io("start a thread", e))?;
-        threads.push(keeper);
+            threads.push(start("nbd-accept", move || shared.accept(&listener))?);
+        }
+        if shared.tls.is_some() {
+            let shared = shared.clone();
+            threads.push(start("nbd-clients", move || shared.keep_clients())?);
+        }
         Ok(Self { shared, threads, addresses })
     }
 
@@ -115,9 +120,15 @@ impl Door {
         &self.addresses
     }
 
-    /// Number of connections.
-    pub fn connections(&self) -> usize {
-        self.shared.open.lock().len()
+    /// What it has done since it was opened.
+    pub fn counters(&self) -> NbdCounters {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        NbdCounters {
+            connections: self.shared.open.lock().len() as u64,
+            connections_accepted: load(&self.shared.accepted),
+            connections_refused: load(&self.shared.refused),
+            vdisks: self.shared.exports.counters(),
+        }
     }
 
     /// Ends all connections and closes the vDisks. Requests that have begun are executed.
@@ -132,6 +143,10 @@ impl Door {
         }
         self.shared.pool.stop();
     }
+}
+
+fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run).map_err(|e| Error::io("start a thread", e))
 }
 
 impl Listener {
@@ -223,13 +238,37 @@ impl Shared {
         let _ = poll(&mut [fd], Some(&limit));
     }
 
+    /// Reads the certificate again when its files change, and ends the connections of clients that were revoked.
+    fn keep_clients(&self) {
+        let mut looked = Instant::now();
+        while !self.stops.load(Ordering::Acquire) {
+            std::thread::sleep(POLL_PAUSE);
+            if looked.elapsed() < CLIENTS_PAUSE {
+                continue;
+            }
+            looked = Instant::now();
+            if let Some(tls) = &self.tls {
+                tls.read_changed();
+            }
+            let Some(clients) = &self.settings.clients else { continue };
+            let open: Vec<_> = self.open.lock().iter().map(|(number, stream)| (*number, stream.clone())).collect();
+            for (number, stream) in open {
+                if stream.certificate().is_some_and(|shown| clients.is_revoked(&shown)) {
+                    log::info!("NBD: connection {number} is ended: its client was revoked");
+                    stream.shutdown();
+                }
+            }
+        }
+    }
+
     fn begin(self: &Arc<Self>, socket: OwnedFd, is_tcp: bool) {
         let stream = Arc::new(Stream::new(socket));
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.accepted.fetch_add(1, Ordering::Relaxed);
         {
             let mut open = self.open.lock();
             if open.len() >= self.settings.connections_max {
                 log::warn!("NBD: a connection is closed: {} are open, the limit", open.len());
+                self.refused.fetch_add(1, Ordering::Relaxed);
                 return;
             }
             open.insert(number, stream.clone());
@@ -255,8 +294,9 @@ impl Shared {
         let patience = Some(self.settings.patience);
         stream.limit_waits(patience, patience)?;
         let mut buffer = BytesMut::with_capacity(BUFFER_BYTES);
-        let tls = if is_tcp { self.tls.clone() } else { None };
-        let Some(chosen) = handshake(stream, &mut buffer, &self.exports, tls)? else { return Ok(()) };
+        let tls = self.tls.as_ref().filter(|_| is_tcp).map(Certificate::settings);
+        let clients = self.settings.clients.as_deref();
+        let Some(chosen) = handshake(stream, &mut buffer, &self.exports, tls, clients)? else { return Ok(()) };
         Connection::new(stream.clone(), chosen, self.pool.clone()).serve(&mut buffer)
     }
 }

@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustls::ServerConnection;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +56,17 @@ impl Stream {
         connection.set_buffer_limit(None);
         *self.tls.lock() = Some(Box::new(connection));
         Ok(())
+    }
+
+    /// The certificate that the client has shown: DER.
+    pub fn certificate(&self) -> Option<Vec<u8>> {
+        let tls = self.tls.lock();
+        Some(tls.as_ref()?.peer_certificates()?.first()?.to_vec())
+    }
+
+    /// The address of a client that has come over TCP.
+    pub fn address(&self) -> Option<SocketAddr> {
+        rustix::net::getpeername(&self.socket).ok()?.and_then(|any| any.try_into().ok())
     }
 
     /// Appends what arrives next to a buffer. With `wait` it waits for a byte. Returns false at the end of the connection,

@@ -21,7 +21,8 @@ fn served(name: &str, patience: Duration, connections_max: usize) -> Served {
     let catalogue = Catalogue::open(Memory::default().session(1)).unwrap();
     catalogue.create("d", SIZE, Durability::Replicated, Vec::new()).unwrap();
     let exports = Exports::new(catalogue, "test".into(), hekate_vdisk::Settings::default());
-    let settings = Settings { listen: vec![Listen::Unix(path.clone())], tls: None, connections_max, patience };
+    let settings =
+        Settings { listen: vec![Listen::Unix(path.clone())], tls: None, clients: None, connections_max, patience };
     Served { door: Some(Door::start(exports, settings).unwrap()), path }
 }
 

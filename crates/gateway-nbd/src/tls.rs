@@ -1,12 +1,14 @@
-//! The door's certificate.
+//! The door's certificate, read again when its files change.
 
 use hekate_proto::{Error, Result};
+use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,12 +20,51 @@ pub struct TlsFiles {
     pub client_authority: Option<PathBuf>,
 }
 
-impl TlsFiles {
-    /// Reads the files.
-    ///
+/// The certificate as of the last time that its files could be read and belonged together.
+pub struct Certificate {
+    files: TlsFiles,
+    current: Mutex<Arc<ServerConfig>>,
+    times: Mutex<Vec<Option<SystemTime>>>,
+}
+
+impl Certificate {
     /// # Errors
     /// `Invalid`, which names the file, if one cannot be read or does not fit.
-    pub fn read(&self) -> Result<Arc<ServerConfig>> {
+    pub fn read(files: TlsFiles) -> Result<Self> {
+        let times = files.times();
+        let current = files.settings()?;
+        Ok(Self { files, current: Mutex::new(current), times: Mutex::new(times) })
+    }
+
+    /// For a handshake.
+    pub fn settings(&self) -> Arc<ServerConfig> {
+        self.current.lock().clone()
+    }
+
+    /// Reads the files again if they have changed. Connections that are open stay as they are.
+    pub fn read_changed(&self) {
+        let now = self.files.times();
+        if std::mem::replace(&mut *self.times.lock(), now.clone()) == now {
+            return;
+        }
+        match self.files.settings() {
+            Ok(settings) => *self.current.lock() = settings,
+            Err(error) => log::warn!("the block door keeps its certificate: {error}"),
+        }
+    }
+}
+
+impl TlsFiles {
+    fn times(&self) -> Vec<Option<SystemTime>> {
+        let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|found| found.modified()).ok();
+        [Some(&self.certificate), Some(&self.key), self.client_authority.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(changed)
+            .collect()
+    }
+
+    fn settings(&self) -> Result<Arc<ServerConfig>> {
         let wrong = |path: &Path, why: &dyn std::fmt::Display| Error::invalid(format!("{}: {why}", path.display()));
         let read = |path: &Path| -> Result<Vec<CertificateDer<'static>>> {
             CertificateDer::pem_file_iter(path)

@@ -8,6 +8,7 @@ mod documentation;
 mod heal;
 mod inside;
 mod mounting;
+mod nbd;
 mod partition;
 mod s3;
 mod scrub;
@@ -24,6 +25,7 @@ pub use documentation::Shell;
 pub use heal::Heal;
 pub use inside::{Debug, DebugBundle, DebugCompare, Where};
 pub use mounting::{Mount, MountHelper, Options, OwnMount, Source, Umount, mount_options};
+pub use nbd::{Nbd, NbdEnable, NbdServe};
 pub use partition::Partition;
 pub use s3::{BucketOwner, S3, S3Bucket, S3BucketSet, S3Enable, S3Gc, S3Key, S3KeyCreate, S3Serve};
 pub use scrub::{Scrub, ScrubStart};
@@ -32,7 +34,7 @@ pub use translators::{Graph, Plugin, Python, SetTranslators, Translator, VolumeS
 pub use variation::{
     Access, Pattern, Sync, Unit, Variation, VariationLatency, VariationMeasure, VariationPlan, VariationShow,
 };
-pub use vdisk::{Nbd, NbdServe, Vdisk, VdiskCreate, VdiskDelete, VdiskDurability, VdiskRollback};
+pub use vdisk::{Vdisk, VdiskCreate, VdiskDelete, VdiskDurability, VdiskRollback};
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};

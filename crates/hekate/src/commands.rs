@@ -8,6 +8,7 @@ mod control;
 mod coordinator;
 mod debug;
 mod doctor;
+mod doors;
 mod graph;
 mod heal;
 mod init;
@@ -35,7 +36,7 @@ mod volume;
 mod way;
 mod where_is;
 
-use crate::cli::{Cli, Command, Nbd, Token};
+use crate::cli::{Cli, Command, Token};
 use crate::failure::Failure;
 
 /// Runs the command.
@@ -59,7 +60,7 @@ pub fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Network(command) => network::network(cli, command),
         Command::S3(command) => s3::s3(cli, command),
         Command::Vdisk(command) => vdisk::vdisk(cli, command),
-        Command::Nbd(Nbd::Serve(options)) => nbd::serve(cli, options),
+        Command::Nbd(command) => nbd::nbd(cli, command),
         Command::Stop => stop::stop(cli),
         Command::Status(options) => status::status(cli, options),
         Command::Metrics => status::metrics(cli),

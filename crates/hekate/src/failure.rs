@@ -1,6 +1,7 @@
 //! Why a command failed: the text for people and the exit status, by sysexits(3).
 
 use hekate_proto::Error;
+use std::path::Path;
 
 /// What a command returns instead of its result.
 #[derive(Debug)]
@@ -24,6 +25,15 @@ impl Failure {
     pub fn usage(text: impl Into<String>) -> Self {
         Self::new(64, text)
     }
+}
+
+/// A path from the root, as text, for a server that runs elsewhere than the command.
+///
+/// # Errors
+/// Wrong use, if it is not UTF-8.
+pub fn whole_path(path: &Path) -> Result<String, Failure> {
+    let whole = std::path::absolute(path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
+    whole.into_os_string().into_string().map_err(|_| Failure::usage("the name of a file is not UTF-8"))
 }
 
 impl From<Error> for Failure {

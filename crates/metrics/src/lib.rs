@@ -3,12 +3,14 @@
 
 mod histogram;
 mod listen;
+mod nbd;
 mod page;
 mod process;
 mod s3;
 
 pub use histogram::{Histogram, Latencies};
 pub use listen::listen;
+pub use nbd::{NbdCounters, VdiskCounters};
 pub use page::{CONTENT_TYPE, Page};
 pub use process::add_process;
 pub use s3::{S3Counters, S3OperationCounters};

@@ -16,7 +16,9 @@
 pub(crate) mod access;
 pub(crate) mod bricks;
 pub(crate) mod coordinator;
+pub(crate) mod doors;
 mod heal;
+pub(crate) mod nbd;
 mod networks;
 mod partitions;
 pub(crate) mod records;
@@ -154,6 +156,9 @@ fn act_on_access(node: &Node, peer: &Peer, request: ControlRequest) -> Result<Va
         | ControlRequest::S3KeySet(_)
         | ControlRequest::S3KeyDelete(_)
         | ControlRequest::S3Secrets(_) => s3::act(node, request),
+        ControlRequest::NbdEnable(_) | ControlRequest::NbdDisable(_) | ControlRequest::NbdList(_) => {
+            nbd::act(node, request)
+        }
         _ => Err(Error::bug("a request that nothing answers")),
     }
 }

@@ -66,6 +66,8 @@ pub struct Counters {
     pub flushes: u64,
     pub checkpoints: u64,
     pub map_pages: u64,
+    /// Bytes that were acknowledged and are not in the log yet.
+    pub backlog_bytes: u64,
 }
 
 /// A vDisk, a snapshot or a template that is open. Clones are handles of the same.
@@ -230,6 +232,7 @@ impl Disk {
             flushes: load(&counts.flushes),
             checkpoints: load(&counts.checkpoints),
             map_pages: self.core.map.lock().len() as u64,
+            backlog_bytes: self.core.backlog.bytes(),
         }
     }
 

@@ -126,6 +126,14 @@ pub struct Orders {
     seen: Option<u64>,
 }
 
+/// An order that its owner has taken and has to answer.
+#[derive(Debug, Clone)]
+pub struct Taken {
+    directory: InodeId,
+    name: String,
+    pub order: Order,
+}
+
 impl Orders {
     /// # Errors
     /// Those of the store.
@@ -133,14 +141,15 @@ impl Orders {
         Ok(Self { directory: catalogue.store().find(disk.directory(), ORDERS)?, seen: None })
     }
 
-    /// Carries out the orders that have come, as `carry_out` says.
+    /// Takes the orders that have come. One that cannot be read is answered with why.
     ///
     /// # Errors
-    /// Those of the store. Errors of orders are told to those who gave them.
-    pub fn answer(&mut self, store: &dyn Store, carry_out: impl Fn(&Order) -> Result<Scrubbed>) -> Result<()> {
+    /// Those of the store.
+    pub fn take(&mut self, store: &dyn Store) -> Result<Vec<Taken>> {
         let change = store.change_of(self.directory)?;
+        let mut taken = Vec::new();
         if self.seen == Some(change) {
-            return Ok(());
+            return Ok(taken);
         }
         for name in store.list(self.directory)? {
             if name.ends_with(ANSWER) {
@@ -152,15 +161,32 @@ impl Orders {
                 Err(Error::NotFound) => continue,
                 removed => removed?,
             }
-            let (error, done) = match order.and_then(|order| carry_out(&order)) {
-                Ok(done) => (None, done),
-                Err(error) => (Some(error), Scrubbed::default()),
-            };
-            let Scrubbed { moved, merged, removed } = done;
-            let answer = Answer { error, moved, merged, removed };
-            store.put(self.directory, &format!("{name}{ANSWER}"), answer.seal(), Condition::Always)?;
+            match order {
+                Ok(order) => taken.push(Taken { directory: self.directory, name, order }),
+                Err(error) => put_answer(store, self.directory, &name, Err(error))?,
+            }
         }
         self.seen = Some(change);
-        Ok(())
+        Ok(taken)
     }
+}
+
+impl Taken {
+    /// Tells what came of the order to whom gave it.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn answer(self, store: &dyn Store, outcome: Result<Scrubbed>) -> Result<()> {
+        put_answer(store, self.directory, &self.name, outcome)
+    }
+}
+
+fn put_answer(store: &dyn Store, directory: InodeId, name: &str, outcome: Result<Scrubbed>) -> Result<()> {
+    let (error, done) = match outcome {
+        Ok(done) => (None, done),
+        Err(error) => (Some(error), Scrubbed::default()),
+    };
+    let Scrubbed { moved, merged, removed } = done;
+    let answer = Answer { error, moved, merged, removed };
+    store.put(directory, &format!("{name}{ANSWER}"), answer.seal(), Condition::Always).map(drop)
 }

@@ -10,29 +10,44 @@ mod rewrite;
 use crate::catalogue::Catalogue;
 use crate::disk::Disk;
 use crate::format::LayerId;
-use hekate_proto::Result;
+use hekate_proto::{Error, Result};
 use hekate_threads::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Segments are cleaned of which less than this share of a hundred is in use.
 pub const FILL_PERCENT: u32 = 60;
 
+/// Longest sleep of a scrub that may be told to end.
+const SLEEP: Duration = Duration::from_millis(100);
+
 /// A limit for the bytes that a scrub copies in a second.
 pub struct Throttle {
     bytes_per_second: u64,
     next: Mutex<Option<Instant>>,
+    stops: Arc<AtomicBool>,
 }
 
 impl Throttle {
     /// 0: no limit.
     pub fn new(bytes_per_second: u64) -> Self {
-        Self { bytes_per_second, next: Mutex::new(None) }
+        Self::until(bytes_per_second, Arc::default())
+    }
+
+    /// A limit for a scrub that ends once `stops` is true.
+    pub fn until(bytes_per_second: u64, stops: Arc<AtomicBool>) -> Self {
+        Self { bytes_per_second, next: Mutex::new(None), stops }
     }
 
     /// Waits until so many bytes may be copied.
-    pub(crate) fn wait_for(&self, bytes: u64) {
+    ///
+    /// # Errors
+    /// `Unavailable` if the scrub is to end.
+    pub(crate) fn wait_for(&self, bytes: u64) -> Result<()> {
+        self.check()?;
         if self.bytes_per_second == 0 {
-            return;
+            return Ok(());
         }
         let now = hekate_threads::now();
         let pause = {
@@ -41,9 +56,22 @@ impl Throttle {
             *next = Some(begin + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64));
             begin - now
         };
-        if !pause.is_zero() {
-            hekate_threads::sleep(pause);
+        let end = now + pause;
+        loop {
+            let left = end.saturating_duration_since(hekate_threads::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            hekate_threads::sleep(left.min(SLEEP));
+            self.check()?;
         }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.stops.load(Ordering::Acquire) {
+            return Err(Error::Unavailable { what: "the scrub was ended early; a later one goes on".into() });
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Records of the S3 door: the volumes whose door is open, and access keys.
 
-use super::{Registry, text};
-use hekate_proto::{Error, Result, VolumeId};
+use super::Registry;
+use super::doors::DoorInfo;
+use hekate_proto::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -67,8 +68,21 @@ pub enum S3Grant {
     Write,
 }
 
-fn door_key(volume: VolumeId) -> String {
-    format!("/s3/doors/{volume}")
+impl DoorInfo for S3DoorInfo {
+    const PREFIX: &'static str = "/s3/doors/";
+    const DOOR: &'static str = "S3 door";
+
+    fn volume(&self) -> u32 {
+        self.volume
+    }
+
+    fn addresses(&self) -> &[String] {
+        &self.listen
+    }
+
+    fn change(&mut self) -> &mut u64 {
+        &mut self.change
+    }
 }
 
 fn key_key(id: &str) -> String {
@@ -76,38 +90,6 @@ fn key_key(id: &str) -> String {
 }
 
 impl Registry {
-    /// The open doors.
-    pub fn s3_doors(&self) -> Result<Vec<S3DoorInfo>> {
-        self.list("/s3/doors/")
-    }
-
-    /// Opens the door of a volume, or changes how it is open. Returns its record, in which `change` counts on.
-    pub fn set_s3_door(&self, info: &S3DoorInfo) -> Result<S3DoorInfo> {
-        let key = door_key(VolumeId(info.volume));
-        let mut attempts = super::Attempts::default();
-        loop {
-            let before = self.coordinator.get(&key)?;
-            let known = before.as_deref().map(|text| super::parse::<S3DoorInfo>(&key, text)).transpose()?;
-            let change = known.as_ref().map_or(1, |known| known.change + 1);
-            if let Some(known) = known
-                && known == (S3DoorInfo { change: known.change, ..info.clone() })
-            {
-                return Ok(known);
-            }
-            let made = S3DoorInfo { change, ..info.clone() };
-            let record = text(&made)?;
-            let expect = [(&key[..], before.as_deref())];
-            if attempts.is_written(self.coordinator.transact(&expect, &[(&key, Some(&record))]))? {
-                return Ok(made);
-            }
-        }
-    }
-
-    /// Closes the door of a volume.
-    pub fn remove_s3_door(&self, volume: VolumeId) -> Result<()> {
-        self.remove(&door_key(volume), |_: &S3DoorInfo| true)
-    }
-
     /// All access keys.
     pub fn s3_keys(&self) -> Result<Vec<S3KeyInfo>> {
         self.list("/s3/keys/")

@@ -47,6 +47,17 @@ pub enum Client {
     /// Write a new credential of a client to a file. The earlier ones stay valid until they expire.
     #[command(after_help = "Example: hekate client renew web1 -o web1.hekate")]
     Renew(ClientRenew),
+    /// Write the certificates and the key of a credential as PEM files, as NBD clients take them: ca-cert.pem,
+    /// client-cert.pem and client-key.pem.
+    #[command(
+        after_help = "Example: hekate client pem web1.hekate /etc/pki/hekate\n         nbdinfo \"nbds://server/web1?tls-certificates=/etc/pki/hekate\""
+    )]
+    Pem {
+        /// The credential.
+        file: PathBuf,
+        /// The directory for the three files, which is made if it is missing. Files that are there are replaced.
+        directory: PathBuf,
+    },
     /// Refuse a client from now on, for good: its connections and mounts end within 5 s.
     #[command(after_help = "Example: hekate client revoke web1")]
     Revoke {

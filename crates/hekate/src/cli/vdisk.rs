@@ -1,8 +1,6 @@
-//! Options of the commands for vDisks and the block door.
+//! Options of the commands for vDisks.
 
 use clap::{Args, Subcommand, ValueEnum};
-use std::net::SocketAddr;
-use std::path::PathBuf;
 
 /// vDisks: block devices that live in a volume.
 #[derive(Subcommand, Debug)]
@@ -189,46 +187,6 @@ pub struct VdiskDelete {
     /// Do not ask: the vDisk and its snapshots may go.
     #[arg(long)]
     pub yes: bool,
-}
-
-/// The block door: vDisks of a volume over NBD.
-#[derive(Subcommand, Debug)]
-pub enum Nbd {
-    /// Serve the vDisks of a volume to NBD clients: qemu, libnbd, nbd-client.
-    #[command(after_help = SERVE_EXAMPLES)]
-    Serve(NbdServe),
-}
-
-const SERVE_EXAMPLES: &str = "\
-Examples:
-  hekate nbd serve photos --socket /run/photos.nbd
-      qemu-img info 'nbd+unix:///web1?socket=/run/photos.nbd'
-  hekate nbd serve photos --listen 0.0.0.0:10809 --certificate nbd.crt --key nbd.key --client-ca ca.crt
-      nbdinfo 'nbds://server/web1?tls-certificates=/etc/pki/nbd'
-  hekate nbd serve photos --listen 127.0.0.1:10809 --plain       anybody on this machine can read and write the vDisks";
-
-#[derive(Args, Debug)]
-pub struct NbdServe {
-    /// The volume.
-    pub volume: String,
-    /// A unix socket to listen at; its file's permissions decide who may connect. May be given again.
-    #[arg(long = "socket", value_name = "PATH", required_unless_present = "listen")]
-    pub sockets: Vec<PathBuf>,
-    /// An address to listen at; may be given again.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub listen: Vec<SocketAddr>,
-    /// Without TLS: whoever can reach the address can read and write the vDisks.
-    #[arg(long, requires = "listen", conflicts_with_all = ["certificate", "key", "client_ca"])]
-    pub plain: bool,
-    /// The door's certificate, and those between it and its root: a PEM file.
-    #[arg(long, value_name = "FILE", requires = "key", requires = "client_ca")]
-    pub certificate: Option<PathBuf>,
-    /// The certificate's key: a PEM file.
-    #[arg(long, value_name = "FILE", requires = "certificate")]
-    pub key: Option<PathBuf>,
-    /// Clients need a certificate of this authority: a PEM file.
-    #[arg(long, value_name = "FILE", requires = "certificate")]
-    pub client_ca: Option<PathBuf>,
 }
 
 fn label(text: &str) -> Result<(String, String), String> {

@@ -7,6 +7,7 @@ use crate::output;
 use hekate_control::access::{ClientStatus, CredentialIssued};
 use hekate_control::{self as calls};
 use hekate_server::authority::{hex, seconds};
+use hekate_server::write_private;
 use hekate_tls::Credential;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,6 +18,7 @@ pub fn client(cli: &Cli, command: &Client) -> Result<(), Failure> {
         Client::List => list(cli),
         Client::Show { name } => show(cli, name),
         Client::Renew(options) => renew(cli, options),
+        Client::Pem { file, directory } => pem(cli, file, directory),
         Client::Revoke { name } => revoke(cli, name),
     }
 }
@@ -64,6 +66,25 @@ fn keep(cli: &Cli, name: &str, issued: CredentialIssued, key: String, path: &Pat
     } else {
         println!("{}: the credential of client {name}, until {}", path.display(), date(expires));
         println!("next: on its machine, hekate mount --credential FILE VOLUME DIR");
+    }
+    Ok(())
+}
+
+/// Writes the parts of a credential as the files that libnbd and qemu look for in a directory.
+fn pem(cli: &Cli, file: &Path, directory: &Path) -> Result<(), Failure> {
+    let credential = Credential::read(file)?;
+    std::fs::create_dir_all(directory).map_err(|e| Failure::new(73, format!("make {}: {e}", directory.display())))?;
+    let parts = [
+        ("ca-cert.pem", &credential.roots),
+        ("client-cert.pem", &credential.chain),
+        ("client-key.pem", &credential.key),
+    ];
+    for (name, text) in parts {
+        write_private(&directory.join(name), text.as_bytes())?;
+    }
+    match cli.json {
+        true => output::json(&serde_json::json!({ "directory": directory, "files": parts.map(|(name, _)| name) })),
+        false => println!("{}: {}", directory.display(), parts.map(|(name, _)| name).join(", ")),
     }
     Ok(())
 }

@@ -1,85 +1,100 @@
-//! `hekate nbd serve`: the block door of a volume in a process of its own.
+//! `hekate nbd`: the block door of volumes.
 
-use crate::cli::{Cli, NbdServe};
-use crate::commands::vdisk::own_name;
-use crate::commands::way::Way;
-use crate::commands::{graph, renewal};
-use crate::daemon;
-use crate::failure::Failure;
-use crate::log_lines;
-use crate::notify;
-use crate::paths::Paths;
-use hekate_gateway_nbd::{Door, Exports, Listen, Settings, TlsFiles};
-use hekate_vdisk::{Catalogue, VolumeStore};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+pub mod doors;
+mod serve;
 
-/// Exit status for servers that do not answer, and the time between two attempts to reach them.
-const UNAVAILABLE: u8 = 69;
-const AGAIN_PAUSE: Duration = Duration::from_secs(1);
-const STOP_PAUSE: Duration = Duration::from_millis(50);
+use crate::cli::{Cli, Nbd, NbdEnable};
+use crate::commands::control::{ask, look};
+use crate::failure::{Failure, whole_path};
+use crate::output;
+use hekate_control::nbd as calls;
+use hekate_control::nbd::NbdDoorStatus;
+use std::time::{Duration, Instant};
 
-pub fn serve(cli: &Cli, options: &NbdServe) -> Result<(), Failure> {
-    notify::outcome(run(cli, options))
-}
+/// How long a server may take to open its door.
+const OPEN_PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
 
-fn run(cli: &Cli, options: &NbdServe) -> Result<(), Failure> {
-    let settings = settings_of(options)?;
-    daemon::name_process(c"hekate-nbd");
-    daemon::raise_file_limits();
-    log_lines::begin("hekate-nbd");
-    let stop = daemon::stop_signals()?;
-    let way = Way::of(cli)?;
-    let paths = Paths::of(cli)?;
-    let mut volume = way.open(cli, &options.volume)?;
-    renewal::start(&paths, way.endpoints.clone(), way.elsewhere.clone());
-    loop {
-        graph::let_see(&volume, "block door".into(), &paths);
-        let catalogue = Catalogue::open(Arc::new(VolumeStore::open(volume.clone())?))?;
-        let exports = Exports::new(catalogue, own_name(), hekate_vdisk::Settings::default());
-        let door = Door::start(exports, settings.clone())?;
-        let serving = format!("the block door of {} is open at {}", options.volume, door.addresses().join(" "));
-        log::info!("{serving}");
-        notify::ready(&serving);
-        while !stop.load(Ordering::Relaxed) && !volume.has_ended() {
-            std::thread::sleep(STOP_PAUSE);
-        }
-        if stop.load(Ordering::Relaxed) {
-            notify::stopping("closing vDisks");
-        }
-        door.stop();
-        volume.end();
-        volume = loop {
-            if stop.load(Ordering::Relaxed) {
-                graph::remove_socket(&paths);
-                return Ok(());
-            }
-            log::warn!("the session has ended; the door is opened again, and clients have to connect again");
-            match way.open(cli, &options.volume) {
-                Err(away) if away.exit == UNAVAILABLE => std::thread::sleep(AGAIN_PAUSE),
-                opened => break opened?,
-            }
-        };
+pub fn nbd(cli: &Cli, command: &Nbd) -> Result<(), Failure> {
+    match command {
+        Nbd::Enable(options) => enable(cli, options),
+        Nbd::Disable { volume } => disable(cli, volume),
+        Nbd::List => list(cli),
+        Nbd::Serve(options) => serve::serve(cli, options),
     }
 }
 
-fn settings_of(options: &NbdServe) -> Result<Settings, Failure> {
-    let tls = match (&options.certificate, &options.key, &options.client_ca) {
-        (Some(certificate), Some(key), Some(authority)) => Some(TlsFiles {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            client_authority: Some(authority.clone()),
-        }),
-        _ if options.listen.is_empty() || options.plain => None,
-        _ => {
-            return Err(Failure::usage(
-                "over TCP clients show a certificate: name --certificate, --key and --client-ca, or say --plain for an \
-                 address that only trusted programs reach",
-            ));
-        }
+fn enable(cli: &Cli, options: &NbdEnable) -> Result<(), Failure> {
+    let listen = &options.listen;
+    let file = |path: &Option<std::path::PathBuf>| path.as_deref().map(whole_path).transpose();
+    let call = calls::NbdEnable {
+        volume: options.volume.clone(),
+        listen: listen.listen.iter().map(ToString::to_string).collect(),
+        sockets: listen.sockets.iter().map(|path| whole_path(path)).collect::<Result<_, _>>()?,
+        plain: listen.plain,
+        certificate: file(&listen.certificate)?,
+        key: file(&listen.key)?,
+        client_authority: file(&listen.client_ca)?,
+        names: options.names.clone(),
     };
-    let sockets = options.sockets.iter().map(|path| Listen::Unix(path.clone()));
-    let listen = sockets.chain(options.listen.iter().map(|address| Listen::Tcp(*address))).collect();
-    Ok(Settings { listen, tls, ..Settings::default() })
+    let mut status = ask(cli, call)?;
+    let begun = Instant::now();
+    while status.open.is_empty() && begun.elapsed() < OPEN_PATIENCE {
+        std::thread::sleep(PAUSE);
+        let all = ask(cli, calls::NbdList {})?;
+        status = all.into_iter().find(|door| door.volume == options.volume).unwrap_or(status);
+        if let Some(why) = &status.failure {
+            return Err(Failure::new(69, format!("the block door of {} is not open here: {why}", options.volume)));
+        }
+    }
+    if cli.json {
+        output::json(&status);
+        return Ok(());
+    }
+    match status.open.is_empty() {
+        true => println!("the block door of {} opens within a few seconds; `hekate nbd list` shows it", options.volume),
+        false => println!("the block door of {} is open at {}", options.volume, uris(&status).join(" ")),
+    }
+    if status.tls == "cluster" {
+        println!("next: hekate client create NAME --volume {} -o FILE; hekate client pem FILE DIR", options.volume);
+    }
+    Ok(())
+}
+
+/// Where the door is open here, as NBD clients name it.
+fn uris(status: &NbdDoorStatus) -> Vec<String> {
+    let tcp = if status.tls == "none" { "nbd" } else { "nbds" };
+    let uri = |at: &String| match at.starts_with('/') {
+        true => format!("nbd+unix:///?socket={at}"),
+        false => format!("{tcp}://{at}"),
+    };
+    status.open.iter().map(uri).collect()
+}
+
+fn disable(cli: &Cli, volume: &str) -> Result<(), Failure> {
+    ask(cli, calls::NbdDisable { volume: volume.into() })?;
+    match cli.json {
+        true => output::json(&serde_json::json!({ "volume": volume })),
+        false => println!("the block door of {volume} is closed, within 2 s at each server"),
+    }
+    Ok(())
+}
+
+fn list(cli: &Cli) -> Result<(), Failure> {
+    let doors = look(cli, calls::NbdList {})?;
+    if cli.json {
+        output::json(&doors);
+        return Ok(());
+    }
+    let row = |door: &NbdDoorStatus| {
+        let state = match (&door.failure, door.open.is_empty()) {
+            (Some(why), _) => format!("closed: {why}"),
+            (None, true) => "opening".into(),
+            (None, false) => "open".into(),
+        };
+        vec![door.volume.clone(), door.listen.join(" "), door.tls.clone(), state]
+    };
+    let rows: Vec<Vec<String>> = doors.iter().map(row).collect();
+    output::table(&["VOLUME", "LISTEN", "TLS", "HERE"], &rows);
+    Ok(())
 }

@@ -9,7 +9,7 @@ mod serve;
 use crate::cli::{Cli, S3, S3Enable, S3Key, S3KeyCreate};
 use crate::commands::client::date;
 use crate::commands::control::{ask, look};
-use crate::failure::Failure;
+use crate::failure::{Failure, whole_path};
 use crate::output;
 use hekate_control::s3 as calls;
 use hekate_control::s3::{S3DoorStatus, S3KeyCreated, S3KeyStatus};
@@ -32,19 +32,14 @@ pub fn s3(cli: &Cli, command: &S3) -> Result<(), Failure> {
     }
 }
 
-fn text(path: &Path) -> Result<String, Failure> {
-    let whole = std::path::absolute(path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
-    whole.into_os_string().into_string().map_err(|_| Failure::usage("the name of a file is not UTF-8"))
-}
-
 fn enable(cli: &Cli, options: &S3Enable) -> Result<(), Failure> {
     let listen = &options.listen;
     let call = calls::S3Enable {
         volume: options.volume.clone(),
         listen: listen.listen.iter().map(ToString::to_string).collect(),
         plain: listen.http,
-        certificate: listen.certificate.as_deref().map(text).transpose()?,
-        key: listen.key.as_deref().map(text).transpose()?,
+        certificate: listen.certificate.as_deref().map(whole_path).transpose()?,
+        key: listen.key.as_deref().map(whole_path).transpose()?,
         names: options.names.clone(),
         domain: listen.domain.clone(),
         region: Some(listen.region.clone()),

@@ -4,8 +4,10 @@ mod mounts;
 
 use crate::cli::{Cli, Join, Listen, Serve, address};
 use crate::commands::control::ask_at;
+use crate::commands::doors::Doors;
 use crate::commands::join;
-use crate::commands::s3::doors::Doors;
+use crate::commands::nbd::doors::NbdDoors;
+use crate::commands::s3::doors::S3Doors;
 use crate::daemon::{self, IN_USE_PATIENCE};
 use crate::failure::Failure;
 use crate::log_lines;
@@ -195,7 +197,8 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
             return Err(failure);
         }
     };
-    let doors = Doors::start(node.clone(), paths, server.local())?;
+    let s3 = Doors::start(S3Doors, node.clone(), paths, server.local())?;
+    let nbd = Doors::start(NbdDoors, node.clone(), paths, server.local())?;
     let (endpoints, networks) = announced(options, paths)?;
     node.announce(&endpoints, &networks)?;
     node.set_traffic(server.traffic());
@@ -225,7 +228,8 @@ fn run(options: &Serve, paths: &Paths) -> Result<(), Failure> {
     }
     log::info!("stopping");
     notify::stopping("finishing what runs and writing everything home");
-    doors.stop();
+    nbd.stop();
+    s3.stop();
     mounts.stop();
     let _ = std::fs::remove_file(&paths.socket);
     end(&server, &node)

@@ -1,17 +1,16 @@
 //! The S3 door: which volumes have one, and access keys.
 
+use crate::control::doors::{self, keys, names_of_volumes, volume};
 use crate::control::encode;
 use crate::hosting::authority::{hex, seconds, unhex};
-use crate::hosting::keys::Keys;
 use crate::hosting::node::Node;
-use hekate_cluster::{S3DoorInfo, S3Grant, S3KeyInfo, S3Tls, VolumeInfo};
+use hekate_cluster::{S3DoorInfo, S3Grant, S3KeyInfo, S3Tls};
 use hekate_control::ControlRequest;
 use hekate_control::s3::*;
 use hekate_metrics::S3Counters;
 use hekate_proto::{Error, Result, VolumeId};
 use hekate_threads::time_of_day;
 use serde_json::Value;
-use std::collections::BTreeMap;
 
 /// Bytes of a secret access key before its encoding.
 const SECRET_BYTES: usize = 30;
@@ -24,7 +23,9 @@ const REGION: &str = "us-east-1";
 pub fn act(node: &Node, request: ControlRequest) -> Result<Value> {
     match request {
         ControlRequest::S3Enable(call) => encode::<S3Enable>(enable(node, &call)),
-        ControlRequest::S3Disable(call) => encode::<S3Disable>(disable(node, &call.volume)),
+        ControlRequest::S3Disable(call) => {
+            encode::<S3Disable>(doors::close::<S3DoorInfo>(node, &call.volume, "hekate s3 list"))
+        }
         ControlRequest::S3List(_) => encode::<S3List>(list(node)),
         ControlRequest::S3KeyCreate(call) => encode::<S3KeyCreate>(create_key(node, call)),
         ControlRequest::S3KeyList(call) => encode::<S3KeyList>(list_keys(node, call.volume.as_deref())),
@@ -35,25 +36,11 @@ pub fn act(node: &Node, request: ControlRequest) -> Result<Value> {
     }
 }
 
-fn volume(node: &Node, name: &str) -> Result<VolumeInfo> {
-    node.cluster.registry().volume(name)?.ok_or_else(|| node.no_volume(name))
-}
-
-fn check_listen(listen: &[String]) -> Result<()> {
-    if listen.is_empty() {
-        return Err(Error::invalid("name an address with --listen, as 0.0.0.0:9000"));
-    }
-    for address in listen {
-        if address.parse::<std::net::SocketAddr>().is_err() {
-            return Err(Error::invalid(format!("{address} is no ADDRESS:PORT; say 0.0.0.0:9000, or [::]:9000")));
-        }
-    }
-    Ok(())
-}
-
 fn enable(node: &Node, call: &S3Enable) -> Result<S3DoorStatus> {
     let volume = volume(node, &call.volume)?;
-    check_listen(&call.listen)?;
+    if call.listen.is_empty() {
+        return Err(Error::invalid("name an address with --listen, as 0.0.0.0:9000"));
+    }
     let tls = match (&call.certificate, &call.key) {
         (Some(certificate), Some(key)) if !call.plain => {
             S3Tls::Files { certificate: certificate.clone(), key: key.clone() }
@@ -71,37 +58,16 @@ fn enable(node: &Node, call: &S3Enable) -> Result<S3DoorStatus> {
         region: call.region.clone().unwrap_or_else(|| REGION.into()),
         change: 0,
     };
-    for other in node.cluster.registry().s3_doors()?.iter().filter(|other| other.volume != info.volume) {
-        if let Some(taken) = other.listen.iter().find(|address| info.listen.contains(address)) {
-            return Err(Error::invalid(format!("the door of another volume listens at {taken}; name another port")));
-        }
-    }
-    let info = node.cluster.registry().set_s3_door(&info)?;
+    let info = doors::open(node, &info)?;
     status(node, &info, volume.name)
 }
 
-fn disable(node: &Node, name: &str) -> Result<()> {
-    let found = volume(node, name)?;
-    let doors = node.cluster.registry().s3_doors()?;
-    if doors.iter().all(|door| door.volume != found.volume.0) {
-        return Err(Error::invalid(format!("the S3 door of volume {name} is not open")));
-    }
-    node.cluster.registry().remove_s3_door(found.volume)
-}
-
 fn list(node: &Node) -> Result<Vec<S3DoorStatus>> {
-    let names = names_of_volumes(node)?;
-    let doors = node.cluster.registry().s3_doors()?;
-    let known = doors.iter().filter_map(|door| Some((door, names.get(&door.volume)?)));
-    known.map(|(door, name)| status(node, door, name.clone())).collect()
+    node.doors::<S3DoorInfo>()?.into_iter().map(|(name, door)| status(node, &door, name)).collect()
 }
 
 fn status(node: &Node, info: &S3DoorInfo, volume: String) -> Result<S3DoorStatus> {
-    let (open, failure) = match node.s3_doors.lock().get(&info.volume) {
-        Some(Ok((change, open))) if *change == info.change => (open.clone(), None),
-        Some(Err(why)) => (Vec::new(), Some(why.clone())),
-        _ => (Vec::new(), None),
-    };
+    let (open, failure) = node.state_of_door(info);
     let tls = match info.tls {
         S3Tls::None => "none",
         S3Tls::Cluster { .. } => "cluster",
@@ -113,15 +79,6 @@ fn status(node: &Node, info: &S3DoorInfo, volume: String) -> Result<S3DoorStatus
     };
     let (listen, domain, region) = (info.listen.clone(), info.domain.clone(), info.region.clone());
     Ok(S3DoorStatus { volume, listen, open, failure, tls: tls.into(), domain, region, roots })
-}
-
-fn names_of_volumes(node: &Node) -> Result<BTreeMap<u32, String>> {
-    let volumes = node.cluster.registry().volumes()?;
-    Ok(volumes.into_iter().map(|volume| (volume.volume.0, volume.name)).collect())
-}
-
-fn keys(node: &Node) -> Result<&Keys> {
-    node.keys().ok_or_else(|| Error::invalid("this server has no key that seals secrets; make the cluster anew"))
 }
 
 /// The name under which a secret is sealed.
@@ -246,29 +203,6 @@ impl Node {
         Ok(all)
     }
 
-    /// The volumes whose S3 door is open, by name.
-    ///
-    /// # Errors
-    ///
-    /// Those of the coordinator.
-    pub fn s3_doors(&self) -> Result<Vec<(String, S3DoorInfo)>> {
-        let doors = self.cluster.registry().s3_doors()?;
-        if doors.is_empty() {
-            return Ok(Vec::new());
-        }
-        let names = names_of_volumes(self)?;
-        Ok(doors.into_iter().filter_map(|door| Some((names.get(&door.volume)?.clone(), door))).collect())
-    }
-
-    /// Notes that the door of a volume is open here as the record with this number of changes says, or why it is not.
-    pub fn note_s3_door(&self, volume: u32, state: Option<std::result::Result<(u64, Vec<String>), String>>) {
-        let mut doors = self.s3_doors.lock();
-        match state {
-            Some(state) => drop(doors.insert(volume, state)),
-            None => drop(doors.remove(&volume)),
-        }
-    }
-
     /// Notes what the door of a volume has counted since it was opened; `None`: it is closed.
     pub fn note_s3_counters(&self, volume: u32, counters: Option<S3Counters>) {
         let mut all = self.s3_counters.lock();
@@ -276,15 +210,5 @@ impl Node {
             Some(counters) => drop(all.insert(volume, counters)),
             None => drop(all.remove(&volume)),
         }
-    }
-
-    /// A certificate of the cluster's authority for a door, with its key: PEM.
-    ///
-    /// # Errors
-    ///
-    /// `Invalid` if a name is neither a name nor an address; those of the coordinator.
-    pub fn s3_certificate(&self, names: &[String]) -> Result<hekate_tls::KeyedCertificate> {
-        let opened = crate::hosting::authority::read(self.cluster.registry(), keys(self)?.seal())?;
-        opened.for_names(names)
     }
 }

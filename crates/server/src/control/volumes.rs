@@ -76,11 +76,7 @@ pub fn set_graph(node: &Node, call: VolumeSetGraph) -> Result<VolumeStatus> {
 pub fn delete(node: &Node, name: String) -> Result<VolumeDeleted> {
     let registry = node.cluster.registry();
     let number = registry.volume(&name)?.ok_or_else(|| node.no_volume(&name))?.volume.0;
-    if registry.s3_doors()?.iter().any(|door| door.volume == number) {
-        return Err(Error::invalid(format!(
-            "the S3 door of volume {name} is open; `hekate s3 disable {name}` closes it"
-        )));
-    }
+    node.check_doors_closed(VolumeId(number), &name)?;
     node.delete_volume(&name)?;
     for key in registry.s3_keys()?.into_iter().filter(|key| key.volume == number) {
         registry.delete_s3_key(&key.id)?;

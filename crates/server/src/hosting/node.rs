@@ -1,5 +1,6 @@
 //! A server process: its parts, and how it starts and stops.
 
+use crate::control::doors::DoorState;
 use crate::hosting::cluster_access::ClusterAccess;
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::keys::Keys;
@@ -19,7 +20,7 @@ use crate::request::syncer::Syncers;
 use crate::request::tickets::Tickets;
 use crate::request::turn::Turn;
 use hekate_cluster::VolumeInfo;
-use hekate_metrics::S3Counters;
+use hekate_metrics::{NbdCounters, S3Counters};
 use hekate_proto::*;
 use hekate_replica::{Address, Event};
 use hekate_threads::{Mutex, time_of_day};
@@ -39,9 +40,6 @@ pub struct NodeSettings {
     /// Directories of bricks that the server starts without.
     pub without: Vec<String>,
 }
-
-/// An open S3 door here: the number of changes of its record and the addresses, or why it is not open.
-pub(crate) type S3DoorState = std::result::Result<(u64, Vec<String>), String>;
 
 /// A server: the state that its connections, its housekeeping and its links share.
 ///
@@ -64,11 +62,11 @@ pub struct Node {
     pub(crate) syncers: Syncers,
     pub(crate) maintenance: Maintenance,
     pub(crate) statistics: Statistics,
-    /// For each volume whose S3 door is open: the number of changes of its record and the addresses that are listened
-    /// at, or why none is.
-    pub(crate) s3_doors: Mutex<BTreeMap<u32, S3DoorState>>,
-    /// For each of these doors: what it counts, as of the last second.
+    /// How the doors stand here, by the prefix of their records and the volume's number.
+    pub(crate) doors: Mutex<BTreeMap<(&'static str, u32), DoorState>>,
+    /// What the doors of volumes have counted, as of the last second.
     pub(crate) s3_counters: Mutex<BTreeMap<u32, S3Counters>>,
+    pub(crate) nbd_counters: Mutex<BTreeMap<u32, NbdCounters>>,
     stop_asked: AtomicBool,
     /// This server, for work that continues on another thread.
     pub(crate) own: Weak<Node>,
@@ -122,8 +120,9 @@ impl Node {
             syncers,
             maintenance,
             statistics: Statistics::default(),
-            s3_doors: Mutex::default(),
+            doors: Mutex::default(),
             s3_counters: Mutex::default(),
+            nbd_counters: Mutex::default(),
             stop_asked: AtomicBool::new(false),
             own: own.clone(),
         });

@@ -35,6 +35,7 @@ pub fn page(node: &Node) -> String {
         }
     }
     add_s3(&mut page, node);
+    add_nbd(&mut page, node);
     add_process(&mut page);
     page.text()
 }
@@ -63,6 +64,45 @@ fn add_s3(page: &mut Page, node: &Node) {
             page.counter("hekate_s3_received_bytes", help, labels(), of.bytes_received as f64);
             let help = "Bytes of bodies of the S3 door's answers";
             page.counter("hekate_s3_sent_bytes", help, labels(), of.bytes_sent as f64);
+        }
+    }
+}
+
+fn add_nbd(page: &mut Page, node: &Node) {
+    let name = |volume| node.volumes.name(VolumeId(volume)).unwrap_or_default();
+    for (volume, counters) in node.nbd_counters.lock().iter() {
+        let name = || ("volume", name(*volume));
+        let help = "Open connections of the block door";
+        page.gauge("hekate_nbd_connections", help, vec![name()], counters.connections as f64);
+        let help = "Connections that the block door closed at once, because too many were open";
+        page.counter("hekate_nbd_refused_connections", help, vec![name()], counters.connections_refused as f64);
+        for of in &counters.vdisks {
+            let labels = || vec![name(), ("vdisk", of.name.clone())];
+            let counted = [
+                (
+                    "hekate_vdisk_written_bytes",
+                    "Bytes that clients wrote to the vDisk, in blocks",
+                    of.blocks_written << 12,
+                ),
+                ("hekate_vdisk_read_bytes", "Bytes that clients read of the vDisk, in blocks", of.blocks_read << 12),
+                ("hekate_vdisk_appends", "Appends to the log of the vDisk", of.appends),
+                ("hekate_vdisk_flushes", "Flushes of the vDisk", of.flushes),
+                ("hekate_vdisk_checkpoints", "Checkpoints of the vDisk's map", of.checkpoints),
+            ];
+            for (metric, help, count) in counted {
+                page.counter(metric, help, labels(), count as f64);
+            }
+            let stands = [
+                ("hekate_vdisk_users", "Connections that have the vDisk open", of.users),
+                ("hekate_vdisk_map_bytes", "Memory of the vDisk's map", of.map_pages << 12),
+                ("hekate_vdisk_backlog_bytes", "Bytes acknowledged that not all copies have yet", of.backlog_bytes),
+                ("hekate_vdisk_live_bytes", "Bytes of the vDisk's own segments that are in use", of.blocks_live << 12),
+                ("hekate_vdisk_held_bytes", "Bytes that the vDisk's own segments hold", of.blocks_held << 12),
+                ("hekate_vdisk_lost_changes", "1: changes were lost, and the vDisk is read-only", of.has_lost.into()),
+            ];
+            for (metric, help, value) in stands {
+                page.gauge(metric, help, labels(), value as f64);
+            }
         }
     }
 }

@@ -102,15 +102,20 @@ impl Core {
         self.checkpoint_if_due()
     }
 
-    /// Copies blocks, or holes (without data), to the layer that is written, unless the map leads elsewhere meanwhile.
-    pub(super) fn move_blocks(self: &Arc<Self>, moved: Vec<(u64, Place, Bytes)>) -> Result<()> {
+    /// Copies blocks, or holes (without data), to the layer that is written, unless the map leads elsewhere meanwhile. False:
+    /// the stack of layers is another one than `stack`, to which the places belong, and nothing was copied.
+    pub(super) fn move_blocks(self: &Arc<Self>, stack: &Arc<Stack>, moved: Vec<(u64, Place, Bytes)>) -> Result<bool> {
         self.check_writable()?;
         {
             let mut log = self.log.lock();
+            if !Arc::ptr_eq(stack, &self.stack()) {
+                return Ok(false);
+            }
             let items = moved.into_iter().map(|(block, from, data)| Item::Moved { block, from, data }).collect();
             self.append_all(&mut log, items, false)?;
         }
-        self.checkpoint_if_due()
+        self.checkpoint_if_due()?;
+        Ok(true)
     }
 
     fn append_all(self: &Arc<Self>, log: &mut Log, mut items: VecDeque<Item>, durable: bool) -> Result<()> {

@@ -57,6 +57,13 @@ impl Queue {
     }
 }
 
+impl Backlog {
+    /// Bytes that wait, or are being appended.
+    pub(super) fn bytes(&self) -> u64 {
+        self.queue.lock().bytes
+    }
+}
+
 impl Core {
     /// Takes changes of a vDisk that acknowledges them at once. False if this one does not.
     pub(super) fn take_later(self: &Arc<Self>, changes: &[Change]) -> Result<bool> {

@@ -23,10 +23,13 @@ impl Disk {
     pub fn clean(&self, percent: u32, throttle: &Throttle) -> Result<u64> {
         let core = &self.core;
         core.check_writable()?;
+        let stack = core.stack();
         let sparse = core.sparse_segments(percent);
         let mut moved = 0;
         for segment in sparse {
-            moved += core.clean_segment(segment.number, throttle)?;
+            if !core.clean_segment(&stack, segment.number, throttle, &mut moved)? {
+                break;
+            }
         }
         core.checkpoint()?;
         Ok(moved)
@@ -52,7 +55,7 @@ impl Disk {
         self.restack()?;
         let stack = core.stack();
         let Some(depth) = stack.0.len().checked_sub(2) else { return Ok(0) };
-        let moved = core.move_layer(&stack, depth, throttle)?;
+        let Some(moved) = core.move_layer(&stack, depth, throttle)? else { return Ok(0) };
         core.checkpoint()?;
         {
             let _checkpoint = core.checkpointing.lock();
@@ -104,11 +107,17 @@ impl Core {
         sparse
     }
 
-    fn clean_segment(self: &Arc<Self>, segment: u32, throttle: &Throttle) -> Result<u64> {
-        let stack = self.stack();
+    /// Moves the blocks in use of a segment of the layer that is written, and counts their bytes. False: that layer is
+    /// another one by now, for a snapshot was made or the vDisk was rolled back.
+    fn clean_segment(
+        self: &Arc<Self>,
+        stack: &Arc<Stack>,
+        segment: u32,
+        throttle: &Throttle,
+        moved: &mut u64,
+    ) -> Result<bool> {
         let depth = stack.head_depth();
         let mut due: Vec<(u64, Place, Bytes)> = Vec::new();
-        let mut moved = 0;
         let segment_blocks = self.log.lock().segment_blocks;
         for (block, at) in blocks_of(self, stack.head(), segment, segment_blocks)? {
             let place = Place::data(depth, segment, at);
@@ -116,26 +125,32 @@ impl Core {
                 continue;
             }
             due.push((block, place, read_blocks(&self.store, stack.head(), segment, at, 1)?));
-            if due.len() >= MOVE_BLOCKS {
-                moved += self.move_some(&mut due, throttle)?;
+            if due.len() >= MOVE_BLOCKS && !self.move_some(stack, &mut due, throttle, moved)? {
+                return Ok(false);
             }
         }
-        moved += self.move_some(&mut due, throttle)?;
-        Ok(moved)
+        self.move_some(stack, &mut due, throttle, moved)
     }
 
-    fn move_some(self: &Arc<Self>, due: &mut Vec<(u64, Place, Bytes)>, throttle: &Throttle) -> Result<u64> {
+    fn move_some(
+        self: &Arc<Self>,
+        stack: &Arc<Stack>,
+        due: &mut Vec<(u64, Place, Bytes)>,
+        throttle: &Throttle,
+        moved: &mut u64,
+    ) -> Result<bool> {
         let bytes = due.len() as u64 * BLOCK_BYTES;
         if due.iter().any(|(_, _, data)| data.len() as u64 != BLOCK_BYTES) {
             return Err(Error::Damaged { what: format!("vDisk {}: a segment ends before its blocks", self.name) });
         }
-        throttle.wait_for(bytes);
-        self.move_blocks(std::mem::take(due))?;
-        Ok(bytes)
+        throttle.wait_for(bytes)?;
+        let is_moved = self.move_blocks(stack, std::mem::take(due))?;
+        *moved += if is_moved { bytes } else { 0 };
+        Ok(is_moved)
     }
 
-    /// Moves what is seen of the layer at a depth to the layer that is written.
-    fn move_layer(self: &Arc<Self>, stack: &Stack, depth: usize, throttle: &Throttle) -> Result<u64> {
+    /// Moves what is seen of the layer at a depth to the layer that is written. `None`: the layers are others by now.
+    fn move_layer(self: &Arc<Self>, stack: &Arc<Stack>, depth: usize, throttle: &Throttle) -> Result<Option<u64>> {
         let layer = &stack.0[depth];
         let mut moved = 0;
         let pages: Vec<u64> = layer.pages().range(0, u64::MAX).collect();
@@ -154,12 +169,14 @@ impl Core {
                 due.push((block, *place, data));
             }
             for part in due.chunks(MOVE_BLOCKS) {
-                throttle.wait_for(part.len() as u64 * BLOCK_BYTES);
-                self.move_blocks(part.to_vec())?;
+                throttle.wait_for(part.len() as u64 * BLOCK_BYTES)?;
+                if !self.move_blocks(stack, part.to_vec())? {
+                    return Ok(None);
+                }
                 moved += part.len() as u64 * BLOCK_BYTES;
             }
         }
-        Ok(moved)
+        Ok(Some(moved))
     }
 }
 

@@ -129,7 +129,7 @@ impl Writer<'_> {
                 };
                 let file = layer.segment(self.store, *segment)?;
                 let data = self.store.read(file.id, u64::from(*block) * BLOCK_BYTES, BLOCK_BYTES as u32)?;
-                throttle.wait_for(BLOCK_BYTES);
+                throttle.wait_for(BLOCK_BYTES)?;
                 self.due.push((number * PAGE_ENTRIES + index as u64, data));
                 if self.due.len() == APPEND_BLOCKS {
                     self.append()?;

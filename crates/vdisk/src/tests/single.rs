@@ -158,7 +158,10 @@ fn orders_reach_the_owner_and_are_carried_out_here_without_one() {
     let giver = hekate_threads::spawn_joined("giver", give).unwrap();
     let mut orders = Orders::of(&catalogue, &disk).unwrap();
     while answers.lock().len() < 2 {
-        orders.answer(&**catalogue.store(), |order| carry_out(&catalogue, &disk, order)).unwrap();
+        for taken in orders.take(&**catalogue.store()).unwrap() {
+            let outcome = carry_out(&catalogue, &disk, &taken.order);
+            taken.answer(&**catalogue.store(), outcome).unwrap();
+        }
         hekate_threads::sleep(std::time::Duration::from_millis(5));
     }
     giver.join();
