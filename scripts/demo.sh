@@ -94,6 +94,7 @@ unmount() {
 
 take_away() {
   unmount || true
+  if grep -qF " $demo/device " /proc/self/mountinfo; then umount -l "$demo/device" || fusermount3 -uz "$demo/device" || true; fi
   if grep -qF " $demo/mnt2 " /proc/self/mountinfo; then umount -l "$demo/mnt2" || true; fi
   for one in "$demo/state3" "$demo/state2" "$state"; do
     [ -d "$one" ] && timeout 60 "$HEKATE" --state "$one" stop >/dev/null 2>&1 || true
@@ -489,35 +490,54 @@ row "translators, one in Python" "$(since "$begun")" "set and taken out again wh
 
 # --- a block device ---
 
-vdisk_of() { echo "nbd+unix:///$1?socket=$demo/nbd.sock"; }
-open_block_door() {
-  # Not by a function: the process that is ended later is the door itself.
-  "$HEKATE" --state "$state" nbd serve demo --socket "$demo/nbd.sock" >"$demo/nbd.log" 2>&1 &
-  block_door=$!
-  for _ in $(seq 600); do [ -S "$demo/nbd.sock" ] && return 0; sleep 0.1; done
-  cat "$demo/nbd.log" >&2
-  fail "the block door did not open"
+# The export of a vDisk, as NBD clients name it.
+vdisk_of() {
+  if [ "$servers" = 1 ]; then
+    echo "nbd+unix:///$1?socket=$demo/nbd.sock"
+  else
+    # Any server serves it.
+    echo "nbds://10.77.1.$((1 + RANDOM % 3)):10809/$1?tls-certificates=$demo/pem"
+  fi
 }
-close_block_door() { kill "$block_door" && wait "$block_door"; }
+# On the machine of a client.
+block() { if [ "$servers" = 1 ]; then "$@"; else at c1 "$@"; fi; }
 # A vDisk begins with what a file has.
-begins_with() { nbdcopy "$(vdisk_of "$1")" "$demo/back" && cmp -n 20000000 "$2" "$demo/back"; }
+begins_with() { block nbdcopy "$(vdisk_of "$1")" "$demo/back" && cmp -n 20000000 "$2" "$demo/back"; }
 work_with_vdisks() {
-  nbdcopy "$demo/object" "$(vdisk_of disk1)"
+  block nbdcopy "$demo/object" "$(vdisk_of disk1)"
   store vdisk snapshot demo disk1 first
   store vdisk clone demo disk1@first disk2
   head -c 20000000 /dev/urandom >"$demo/other"
-  nbdcopy "$demo/other" "$(vdisk_of disk2)"
+  block nbdcopy "$demo/other" "$(vdisk_of disk2)"
   begins_with disk1 "$demo/object" && begins_with disk1@first "$demo/object" && begins_with disk2 "$demo/other"
 }
-# The door runs on this machine, which is in none of the networks of three servers.
+# A file system with the pages of this project, made through a file that is the vDisk.
+ext4_on_vdisk() {
+  : >"$demo/device"
+  block nbdfuse "$demo/device" "$(vdisk_of files)" &
+  local device=$!
+  for _ in $(seq 200); do [ -s "$demo/device" ] && break; sleep 0.05; done
+  block mkfs.ext4 -q -F -d "$repository/docs" "$demo/device"
+  fusermount3 -u "$demo/device" 2>/dev/null || umount "$demo/device"
+  wait "$device"
+}
+begun=$(seconds)
+for one in disk1 files; do store vdisk create demo "$one" 256M >/dev/null; done
 if [ "$servers" = 1 ]; then
-  begun=$(seconds)
-  store vdisk create demo disk1 256M >/dev/null
-  open_block_door
-  patiently "vDisks" work_with_vdisks
-  close_block_door
-  row "a vDisk over NBD, a snapshot, a clone" "$(since "$begun")" "20 MB written to each, each as it should be"
+  store nbd enable demo --socket "$demo/nbd.sock" >/dev/null
+else
+  store nbd enable demo --listen 0.0.0.0:10809 >/dev/null
+  store client create block --volume demo -o "$demo/block.hekate" >/dev/null
+  store client pem "$demo/block.hekate" "$demo/pem" >/dev/null
 fi
+servers_states=("$state")
+[ "$servers" = 1 ] || servers_states+=("$demo/state2" "$demo/state3")
+for one in "${servers_states[@]}"; do
+  for _ in $(seq 100); do "$HEKATE" --state "$one" nbd list | grep -q ' open$' && break; sleep 0.1; done
+done
+patiently "vDisks" work_with_vdisks
+ext4_on_vdisk
+row "vDisks over NBD: a snapshot, a clone, ext4" "$(since "$begun")" "20 MB written to each, each as it should be"
 
 # --- killed in the middle of writes ---
 
@@ -554,11 +574,11 @@ for mode in wal delete; do
   # Locks of a mount that was killed over TCP are released after 60 s of silence.
   [ "$(sqlite3 -cmd '.timeout 90000' "$mnt/$mode.db" 'PRAGMA integrity_check')" = ok ] || fail "the database $mode.db is damaged"
 done
-if [ "$servers" = 1 ]; then
-  open_block_door
-  begins_with disk1 "$demo/object" && begins_with disk2 "$demo/other" || fail "a vDisk is not what it was"
-  close_block_door
-fi
+begins_with disk1 "$demo/object" && begins_with disk2 "$demo/other" || fail "a vDisk is not what it was"
+block nbdcopy "$(vdisk_of files)" "$demo/back"
+e2fsck -fn "$demo/back" >"$demo/out" 2>&1 || { cat "$demo/out" >&2; fail "the file system on a vDisk is damaged"; }
+[ "$(debugfs -R 'cat /vdisks.md' "$demo/back" 2>/dev/null | sha256sum)" = "$(sha256sum <"$repository/docs/vdisks.md")" ] ||
+  fail "a file on a vDisk is not what it was"
 row "kill -9 of $([ "$servers" = 1 ] && echo server || echo "$servers servers") and mount" "$(since "$begun")" "$(((servers + 1) * rounds)) kills, $acknowledged ops acknowledged, lost = 0, in doubt $in_doubt"
 
 finished=yes

@@ -1,6 +1,6 @@
 """Random system calls do on a mount what they do on a local ext4, from one mount and from two in turn.
 
-HEKATE_OPS=N: how many a run [20,000]; HEKATE_SEED: which [63]; HEKATE_SHORTEN_S: how long to look for few ops that show
+HEKATE_OPS=N: how many a run [12,000]; HEKATE_SEED: which [63]; HEKATE_SHORTEN_S: how long to look for few ops that show
 a difference again [20]; HEKATE_NO_GAPS=1: also what `against_ext4/gaps.py` leaves out.
 """
 
@@ -12,7 +12,7 @@ import pytest
 from against_ext4.run import Run
 from harness import Skip
 
-OPS = int(os.environ.get("HEKATE_OPS", "20000"))
+OPS = int(os.environ.get("HEKATE_OPS", "12000"))
 # The same in each run, as a difference that `KNOWN` names may show itself in a new way; `make soak` draws others.
 SEED = os.environ.get("HEKATE_SEED", "63")
 LIMIT_S = 300 + OPS // 10

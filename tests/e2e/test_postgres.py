@@ -1,6 +1,6 @@
 """PostgreSQL with its data on a mount, killed together with the server.
 
-HEKATE_ROUNDS=N: how often [3]; HEKATE_SEED: when, and what dies first [random, and printed on failure].
+HEKATE_ROUNDS=N: how often [2]; HEKATE_SEED: when, and what dies first [random, and printed on failure].
 """
 
 import glob
@@ -16,7 +16,7 @@ import pytest
 
 from harness import NOBODY, PATIENCE, Skip, equal, is_gone, wait_until
 
-ROUNDS = int(os.environ.get("HEKATE_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("HEKATE_ROUNDS", "2"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
 LIMIT_S = 120 + 60 * ROUNDS
 # pgbench -i makes 100,000 accounts, some 15 MB, for each.

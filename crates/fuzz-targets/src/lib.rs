@@ -14,6 +14,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod allocation;
+mod block;
 mod brick;
 mod conversation;
 mod corpus;
@@ -114,6 +115,12 @@ targets! {
     s3_signature = s3::signature, s3::signature_seeds;
     /// A body in aws-chunked.
     s3_chunks = s3::chunks, s3::chunks_seeds;
+    /// Everything that a block door receives from a client of its protocol, NBD.
+    nbd_conversation = block::conversation, block::conversation_seeds;
+    /// The header of an append to a vDisk's log; zeros fill it up.
+    vdisk_append = block::append, block::append_seeds;
+    /// A record of a vDisk; the first byte chooses its type.
+    vdisk_record = block::record, block::record_seeds;
     /// A request to the control interface.
     control_request = text::control_request, text::control_request_seeds;
     /// A request of the kernel's FUSE driver.

@@ -42,7 +42,7 @@ every_target! {
     segment_header record_header mark journal
     meta checksum_group brick_record brick_toml life_toml
     map coordinator_record control_request etcd_answer etcd_stream s3_signature s3_chunks
-    variation_recording variation_series variation_latencies
+    variation_recording variation_series variation_latencies nbd_conversation vdisk_append vdisk_record
 
     journal_any
     brick_record_any

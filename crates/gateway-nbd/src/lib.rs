@@ -7,6 +7,8 @@
 mod clients;
 mod connection;
 mod exports;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod handshake;
 mod keeper;
 mod pool;

@@ -1,7 +1,7 @@
 //! A layer: the blocks that were written between two snapshots, as a map over segments. A vDisk is a stack of layers, of
 //! which only the uppermost is written.
 
-use crate::format::{BLOCK_BYTES, LayerId, LayerState, PAGE_ENTRIES, Record};
+use crate::format::{BLOCK_BYTES, LayerId, LayerState, Record};
 use crate::store::{OpenFile, Store, Version};
 use bytes::Bytes;
 use hekate_proto::{Condition, Error, InodeId, Result};
@@ -251,14 +251,22 @@ impl Layer {
         if !self.files.lock().pages.has(page) {
             return Ok(None);
         }
+        self.read_pages(store, page, 1).map(Some)
+    }
+
+    /// Pages of the layer's map, all of which it has.
+    ///
+    /// # Errors
+    /// As [`Layer::page`].
+    pub fn read_pages(&self, store: &Arc<dyn Store>, first: u64, count: u64) -> Result<Bytes> {
         let file = self.map_file(store, false)?;
-        let bytes = store.read(file.id, page * BLOCK_BYTES, BLOCK_BYTES as u32)?;
-        if bytes.len() as u64 != PAGE_ENTRIES * 8 {
+        let bytes = store.read(file.id, first * BLOCK_BYTES, (count * BLOCK_BYTES) as u32)?;
+        if bytes.len() as u64 != count * BLOCK_BYTES {
             return Err(Error::Damaged {
-                what: format!("page {page} of the map of layer {} ends early", self.id.text()),
+                what: format!("page {first} of the map of layer {} ends early", self.id.text()),
             });
         }
-        Ok(Some(bytes))
+        Ok(bytes)
     }
 
     /// The map's file.

@@ -12,6 +12,8 @@ pub mod disk;
 pub mod format;
 mod layer;
 mod map;
+#[cfg(feature = "measuring")]
+pub mod measure;
 pub mod orders;
 pub mod scrub;
 pub mod store;

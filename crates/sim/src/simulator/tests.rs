@@ -140,7 +140,7 @@ const REACHED_IN_1000: [&str; 3] = [
 
 /// Seeds of a test of everything, and of each narrow kind.
 const SEEDS: u64 = 40;
-const NARROW_SEEDS: u64 = 24;
+const NARROW_SEEDS: u64 = 16;
 /// The first seed of a test of everything.
 const FIRST_WIDE: u64 = 100;
 

@@ -361,6 +361,9 @@ pub(super) fn read_blocks(
     Ok(all.into())
 }
 
+/// Pages that are copied at once.
+const COPY_PAGES: u64 = 64;
+
 /// Copies the map of a layer to a file that nobody else writes: whoever had the layer may still write pages that its state
 /// has announced. They are of appends that are in the log, so each of them may be copied or not.
 fn copy_map(store: &Arc<dyn Store>, layer: &Layer, state: &mut LayerState) -> Result<()> {
@@ -368,10 +371,15 @@ fn copy_map(store: &Arc<dyn Store>, layer: &Layer, state: &mut LayerState) -> Re
     // What an interrupted copy has left.
     absent_is_fine(store.remove(layer.directory, &map_name(next)))?;
     let file = store.make_file(layer.directory, &map_name(next))?;
-    for page in layer.pages().range(0, u64::MAX) {
-        if let Some(bytes) = layer.page(store, page)? {
-            store.write(file, page * BLOCK_BYTES, bytes, false)?;
+    let pages = layer.pages();
+    let mut due = pages.range(0, u64::MAX).peekable();
+    while let Some(first) = due.next() {
+        let mut count = 1;
+        while count < COPY_PAGES && due.next_if_eq(&(first + count)).is_some() {
+            count += 1;
         }
+        let bytes = layer.read_pages(store, first, count)?;
+        store.write(file, first * BLOCK_BYTES, bytes, false)?;
     }
     store.sync(file)?;
     (state.map, state.writing) = (next, false);

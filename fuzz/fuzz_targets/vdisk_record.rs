@@ -1,0 +1,4 @@
+//! libFuzzer's way to `hekate_fuzz_targets::vdisk_record`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hekate_fuzz_targets::vdisk_record(bytes));
