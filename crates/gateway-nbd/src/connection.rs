@@ -10,6 +10,7 @@ use hekate_vdisk::{Change, Disk};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 /// Requests that are executed together.
 const BATCH_REQUESTS: usize = 64;
@@ -17,6 +18,11 @@ const BATCH_REQUESTS: usize = 64;
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes of reads of a connection that may be under way.
 const READ_BYTES_MAX: u64 = 64 << 20;
+/// A read is cut into parts of so many places at least, and so many parts at most.
+const PART_PLACES: usize = 2;
+const PARTS_MAX: usize = 8;
+/// Parts are whole blocks.
+const BLOCK: u32 = 4096;
 /// Extents in a reply.
 const EXTENTS_MAX: usize = 16 << 10;
 
@@ -229,8 +235,35 @@ impl Connection {
         });
     }
 
+    /// Executes a read that is alone: what lies at many places is read side by side.
     fn read(&self, request: &Request, out: &mut BytesMut) {
-        put_read(self.disk(), request, self.chosen.is_structured, out);
+        let (offset, length) = (request.offset, request.length);
+        let is_small = length <= PART_PLACES as u32 * BLOCK;
+        let places = if is_small { 1 } else { self.disk().places(offset, u64::from(length)).unwrap_or(1) };
+        let parts = (places / PART_PLACES).clamp(1, PARTS_MAX) as u32;
+        if parts == 1 {
+            return put_read(self.disk(), request, self.chosen.is_structured, out);
+        }
+        let part = length.div_ceil(parts).next_multiple_of(BLOCK);
+        let (tell, told) = channel();
+        let rest: Vec<u32> = (part..length).step_by(part as usize).collect();
+        for at in &rest {
+            let (disk, tell, at) = (self.disk().clone(), tell.clone(), *at);
+            self.pool.run(move || {
+                // Nobody listens any more if another part has failed.
+                let _ = tell.send((at, disk.read(offset + u64::from(at), part.min(length - at))));
+            });
+        }
+        drop(tell);
+        let mut found = vec![(0, self.disk().read(offset, part.min(length)))];
+        found.extend(told.iter());
+        found.sort_unstable_by_key(|(at, _)| *at);
+        let whole = found.into_iter().map(|(_, part)| part).collect::<hekate_proto::Result<Vec<_>>>();
+        let whole = whole.and_then(|parts| match parts.concat() {
+            bytes if bytes.len() == length as usize => Ok(bytes.into()),
+            _ => Err(Error::bug("a part of a read is missing")),
+        });
+        put_bytes(whole, request, self.chosen.is_structured, out);
     }
 
     fn block_status(&self, request: &Request, out: &mut BytesMut) {
@@ -273,7 +306,13 @@ fn put_read(disk: &Disk, request: &Request, is_structured: bool, out: &mut Bytes
         out.extend_from_slice(&request.length.to_be_bytes());
         return;
     }
-    match disk.read(request.offset, request.length) {
+    put_bytes(disk.read(request.offset, request.length), request, is_structured, out);
+}
+
+/// Puts what was read, or why nothing was.
+fn put_bytes(read: hekate_proto::Result<Bytes>, request: &Request, is_structured: bool, out: &mut BytesMut) {
+    let length = request.length as usize;
+    match read {
         Ok(bytes) if is_structured => {
             out.reserve(28 + length);
             put_chunk(out, request.cookie, chunk::OFFSET_DATA, 8 + length);

@@ -309,6 +309,13 @@ impl Core {
         self.stack.read().clone()
     }
 
+    /// Replaces the layers by others, to whose depths no page in memory belongs.
+    fn set_stack(&self, stack: Stack) {
+        let mut map = self.map.lock();
+        *self.stack.write() = Arc::new(stack);
+        map.clear();
+    }
+
     /// True if any layer, or memory, has the page.
     fn has_page(&self, stack: &Stack, page: u64) -> bool {
         self.map.lock().has(page) || stack.has_page(page)

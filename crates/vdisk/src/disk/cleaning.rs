@@ -88,8 +88,7 @@ impl Disk {
         // The files of the layer that is written stay open.
         stack.0.pop();
         stack.0.push(core.stack().head().clone());
-        *core.stack.write() = Arc::new(stack);
-        core.map.lock().clear();
+        core.set_stack(stack);
         Ok(())
     }
 }

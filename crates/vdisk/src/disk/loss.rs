@@ -6,7 +6,6 @@ use super::{Core, Disk};
 use crate::format::Health;
 use crate::layer::Stack;
 use hekate_proto::{Error, Result};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Core {
@@ -26,8 +25,7 @@ impl Core {
         let mut log = self.log.lock();
         let head = self.record.lock().0.head;
         let (stack, state) = Stack::open(&*self.store, head)?;
-        *self.stack.write() = Arc::new(stack);
-        self.map.lock().clear();
+        self.set_stack(stack);
         self.begin_log(&mut log, &state);
         self.unsynced.lock().clear();
         self.replay(&mut log)

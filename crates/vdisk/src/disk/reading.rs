@@ -2,9 +2,11 @@
 
 use super::{Core, Disk, zeros};
 use crate::format::{BLOCK_BYTES, PAGE_ENTRIES};
+use crate::layer::Stack;
 use crate::map::Place;
 use bytes::{Bytes, BytesMut};
 use hekate_proto::{Error, Result};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Times that a read follows blocks which a scrub has moved.
@@ -25,6 +27,46 @@ struct Run {
     count: u64,
 }
 
+/// What is read of a run.
+#[derive(Clone, Copy)]
+struct Piece {
+    run: Run,
+    /// The first block of the run.
+    block: u64,
+    /// The offset in the run.
+    within: u64,
+    length: usize,
+}
+
+impl Piece {
+    /// The segment, and the offset in it.
+    fn start(&self) -> Option<(u32, u64)> {
+        let (segment, block) = self.run.place.segment_and_block()?;
+        Some((segment, u64::from(block) * BLOCK_BYTES + self.within))
+    }
+}
+
+/// Blocks between two pieces that are read at once: the header of an append, or a block that was written again.
+const GAP_BLOCKS: u64 = 2;
+/// Bytes that are read at once.
+const NEAR_BYTES: u64 = 1 << 20;
+
+/// The number of pieces from the first on that lie behind each other in a segment, with small gaps.
+fn near(pieces: &[Piece]) -> usize {
+    let Some((segment, begin)) = pieces.first().and_then(Piece::start) else { return 1 };
+    let (depth, mut end, mut count) = (pieces[0].run.place.depth(), begin + pieces[0].length as u64, 1);
+    for piece in &pieces[1..] {
+        let Some((next_segment, start)) = piece.start() else { break };
+        let follows = (end..=end + GAP_BLOCKS * BLOCK_BYTES).contains(&start);
+        let next_end = start + piece.length as u64;
+        if (piece.run.place.depth(), next_segment) != (depth, segment) || !follows || next_end - begin > NEAR_BYTES {
+            break;
+        }
+        (end, count) = (next_end, count + 1);
+    }
+    count
+}
+
 impl Disk {
     /// Reads bytes. What was never written is zeros.
     ///
@@ -34,6 +76,24 @@ impl Disk {
         self.core.check_range(offset, u64::from(length))?;
         self.core.wait_for_changes(offset, u64::from(length));
         self.core.read(offset, u64::from(length))
+    }
+
+    /// The number of reads that bytes need.
+    ///
+    /// # Errors
+    /// As [`Disk::read`].
+    pub fn places(&self, offset: u64, length: u64) -> Result<usize> {
+        self.core.check_range(offset, length)?;
+        let (first, last) = (offset / BLOCK_BYTES, (offset + length).div_ceil(BLOCK_BYTES));
+        let runs = self.core.runs(first, last, usize::MAX)?;
+        let whole = |run| Piece { run, block: 0, within: 0, length: (run.count * BLOCK_BYTES) as usize };
+        let pieces: Vec<Piece> = runs.into_iter().map(whole).collect();
+        let (mut rest, mut count) = (&pieces[..], 0);
+        while !rest.is_empty() {
+            count += 1;
+            rest = &rest[near(rest)..];
+        }
+        Ok(count)
     }
 
     /// The extents from `offset`, at most `limit` of them, up to `length` bytes.
@@ -58,14 +118,24 @@ impl Core {
         }
         let (first, last) = (offset / BLOCK_BYTES, (offset + length).div_ceil(BLOCK_BYTES));
         self.counts.blocks_read.fetch_add(last - first, Ordering::Relaxed);
-        let runs = self.runs(first, last, usize::MAX)?;
-        let mut parts = Vec::with_capacity(runs.len());
+        let (stack, runs) = self.placed_runs(first, last)?;
+        let mut pieces = Vec::with_capacity(runs.len());
         let mut at = first * BLOCK_BYTES;
         for run in runs {
-            let from = offset.max(at);
-            let to = (offset + length).min(at + run.count * BLOCK_BYTES);
-            parts.push(self.read_run(run, at / BLOCK_BYTES, from - at, (to - from) as usize)?);
+            let (from, to) = (offset.max(at), (offset + length).min(at + run.count * BLOCK_BYTES));
+            pieces.push(Piece { run, block: at / BLOCK_BYTES, within: from - at, length: (to - from) as usize });
             at += run.count * BLOCK_BYTES;
+        }
+        let mut parts = Vec::with_capacity(pieces.len());
+        let mut rest = &pieces[..];
+        while let Some(piece) = rest.first() {
+            let count = near(rest);
+            if count > 1 && self.read_near(&stack, &rest[..count], &mut parts) {
+                rest = &rest[count..];
+                continue;
+            }
+            parts.push(self.read_run(&stack, *piece)?);
+            rest = &rest[1..];
         }
         if parts.len() == 1
             && let Some(only) = parts.pop()
@@ -75,6 +145,41 @@ impl Core {
         let mut all = BytesMut::with_capacity(length as usize);
         parts.iter().for_each(|part| all.extend_from_slice(part));
         Ok(all.freeze())
+    }
+
+    /// Reads pieces that lie near to each other in a segment at once. False, and nothing is read, if that fails: then each
+    /// is read on its own.
+    fn read_near(&self, stack: &Stack, pieces: &[Piece], parts: &mut Vec<Bytes>) -> bool {
+        let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return false };
+        let (Some((segment, from)), Some((_, to))) = (first.start(), last.start()) else { return false };
+        let Some(layer) = stack.0.get(first.run.place.depth() as usize) else { return false };
+        let length = (to - from) as usize + last.length;
+        let read = layer
+            .segment(&self.store, segment)
+            .and_then(|file| self.store.read(file.id, from, length as u32))
+            .ok()
+            .filter(|bytes| bytes.len() == length);
+        let Some(bytes) = read else { return false };
+        for piece in pieces {
+            if let Some((_, start)) = piece.start() {
+                let at = (start - from) as usize;
+                parts.push(bytes.slice(at..at + piece.length));
+            }
+        }
+        true
+    }
+
+    /// Runs with the layers to which their places belong.
+    fn placed_runs(&self, first: u64, last: u64) -> Result<(Arc<Stack>, Vec<Run>)> {
+        loop {
+            let stack = self.stack();
+            let runs = self.runs(first, last, usize::MAX)?;
+            // Layers and pages are replaced together, with the map locked.
+            let _map = self.map.lock();
+            if Arc::ptr_eq(&stack, &self.stack()) {
+                return Ok((stack, runs));
+            }
+        }
     }
 
     /// Blocks from `first` to `last` in runs of one place or hole, at most `limit` of them.
@@ -103,12 +208,11 @@ impl Core {
         Ok(runs)
     }
 
-    /// Reads `length` bytes from the offset `within` a run that begins with `block`.
-    fn read_run(&self, run: Run, block: u64, within: u64, length: usize) -> Result<Bytes> {
-        let mut run = run;
+    fn read_run(&self, stack: &Arc<Stack>, piece: Piece) -> Result<Bytes> {
+        let Piece { mut run, block, within, length } = piece;
+        let mut stack = stack.clone();
         for _ in 0..FOLLOWS_MAX {
             let Some((segment, at)) = run.place.segment_and_block() else { return Ok(zeros(length)) };
-            let stack = self.stack();
             let layer = stack.0.get(run.place.depth() as usize);
             let layer = layer.ok_or_else(|| Error::Damaged { what: format!("{}: a block has no layer", self.name) })?;
             let read = layer
@@ -121,10 +225,18 @@ impl Core {
                     return Err(Error::Damaged { what });
                 }
                 Err(Error::NotFound | Error::Stale) => {
-                    // A scrub has moved the blocks: the map of the layer says where they are now.
-                    self.follow(run.place.depth() as usize)?;
-                    let now = self.runs(block, block + run.count, usize::MAX)?;
+                    // A scrub has moved the blocks: the map says where they are now.
+                    let is_own = self.is_written_at(&stack, run.place.depth());
+                    if !is_own {
+                        self.follow(&stack)?;
+                    }
+                    let now;
+                    (stack, now) = self.placed_runs(block, block + run.count)?;
                     let [one] = now[..] else { return self.read(block * BLOCK_BYTES + within, length as u64) };
+                    if is_own && one.place == run.place {
+                        let what = format!("{}: a segment that is in use is missing", self.name);
+                        return Err(Error::Damaged { what });
+                    }
                     run = one;
                 }
                 Err(error) => return Err(error),
@@ -133,23 +245,31 @@ impl Core {
         Err(Error::Unavailable { what: format!("{}: its blocks move faster than they can be read", self.name) })
     }
 
+    /// True if this process writes the layer at a depth.
+    fn is_written_at(&self, stack: &Stack, depth: u64) -> bool {
+        depth == stack.head_depth() && !self.read_only.load(Ordering::Acquire)
+    }
+
     /// Reads the states of the layers again, of which a scrub has replaced files, and forgets what the map knows of them.
-    fn follow(&self, depth: usize) -> Result<()> {
-        let stack = self.stack();
-        let head = stack.head_depth();
-        let is_written = !self.read_only.load(Ordering::Acquire);
-        if depth as u64 == head && is_written {
-            return Err(Error::Damaged { what: format!("{}: a segment that is in use is missing", self.name) });
+    fn follow(&self, stack: &Arc<Stack>) -> Result<()> {
+        if !Arc::ptr_eq(stack, &self.stack()) {
+            // The layers are others by now.
+            return Ok(());
         }
+        let head = stack.head_depth();
         for (at, layer) in stack.0.iter().enumerate() {
-            if at as u64 != head || !is_written {
+            if !self.is_written_at(stack, at as u64) {
                 layer.refresh(&*self.store)?;
             }
         }
         let changed = self.map.lock().drop_clean();
         for number in changed {
             let below = self.load_page(number, head as usize)?;
-            self.map.lock().replace_below(number, head, &below);
+            let mut map = self.map.lock();
+            if !Arc::ptr_eq(stack, &self.stack()) {
+                return Ok(());
+            }
+            map.replace_below(number, head, &below);
         }
         Ok(())
     }

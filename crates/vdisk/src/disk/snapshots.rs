@@ -56,8 +56,7 @@ impl Disk {
         core.put_record(|record| (record.head, record.size) = (head.id, size))?;
         stack.0.push(Arc::new(head));
         core.size.store(size, Ordering::Release);
-        *core.stack.write() = Arc::new(stack);
-        core.map.lock().clear();
+        core.set_stack(stack);
         core.unsynced.lock().clear();
         core.begin_log(&mut log, &state);
         Ok(())

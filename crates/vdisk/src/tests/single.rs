@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::Extent;
+use crate::scrub::{Throttle, scrub};
 use hekate_proto::Error;
-use hekate_threads::Mutex;
+use hekate_threads::{Mutex, spawn_joined};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
 
@@ -242,4 +244,40 @@ fn blocks_in_more_segments_than_an_append_has_entries_become_zeros() {
     disk.close().unwrap();
     let disk = Disk::open(&catalogue, "d", "test", SMALL).unwrap();
     assert_eq!((disk.read(0, 8192).unwrap(), disk.fill().0), ([[1; 4096], [0; 4096]].concat().into(), 1));
+}
+
+#[test]
+fn readers_see_the_same_while_layers_are_made_and_merged() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, MIB);
+    const BLOCKS: u64 = 40;
+    let content = |block: u64| bytes(block as u8 + 1, 4096);
+    (0..BLOCKS).for_each(|block| disk.write(block * 4096, content(block), false).unwrap());
+    let (stops, wrong) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let read = |from: usize| {
+        let (disk, stops, wrong) = (disk.clone(), stops.clone(), wrong.clone());
+        let cycle = move || {
+            for block in (0..BLOCKS).cycle().skip(from).take_while(|_| !stops.load(Ordering::Relaxed)) {
+                let read = disk.read(block * 4096, 4096);
+                if read.as_ref() != Ok(&content(block)) {
+                    wrong.lock().push((block, read.map(|bytes| bytes[0])));
+                }
+            }
+        };
+        spawn_joined("reader", cycle).unwrap()
+    };
+    let readers = [0, 13, 26].map(read);
+    for round in 0..150u64 {
+        // What is written is what is there.
+        let write = |block: u64| disk.write(block * 4096, content(block), false).unwrap();
+        (0..BLOCKS).filter(|block| (block + round) % 3 > 0).for_each(write);
+        disk.snapshot("s", Vec::new()).unwrap();
+        (0..BLOCKS).filter(|block| (block * 7 + round) % 5 > 1).for_each(write);
+        catalogue.delete_snapshot("d", "s").unwrap();
+        scrub(&catalogue, &disk, &Throttle::new(0)).unwrap();
+    }
+    stops.store(true, Ordering::Relaxed);
+    readers.into_iter().for_each(|reader| reader.join());
+    assert_eq!(*wrong.lock(), [], "blocks that were read wrong, and their first bytes");
+    disk.close().unwrap();
 }
