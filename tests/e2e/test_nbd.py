@@ -15,6 +15,8 @@ from harness import HEKATE, equal, free_port, kill, same_bytes, wait_until, writ
 
 MIB = 1 << 20
 BLOCK = 4096
+# HEKATE_KILLS=N: so many kills of servers and doors in mid-write [5].
+KILLS = int(os.environ.get("HEKATE_KILLS", "5"))
 
 
 class Door:
@@ -53,7 +55,8 @@ class Door:
 
 
 def sh(*line, **named):
-    return subprocess.run(line, check=True, capture_output=True, text=True, timeout=120, **named).stdout
+    limits = {"timeout": 120, **named}
+    return subprocess.run(line, check=True, capture_output=True, text=True, **limits).stdout
 
 
 def made(store, *sizes):
@@ -221,10 +224,11 @@ def check_model(client, model, doubtful, when):
             model[here] = found[here]
 
 
+@pytest.mark.limit(120 + 20 * KILLS)
 def test_a_vdisk_goes_on_when_its_server_is_killed_and_comes_back(store):
     door = made(store, "64M")
     client, model, chance = door.connect("d0"), bytearray(64 * MIB), random.Random(5)
-    for turn in range(2):
+    for turn in range(max(2, KILLS // 2)):
         stop = [None]
 
         def kill_and_serve():
@@ -243,10 +247,11 @@ def test_a_vdisk_goes_on_when_its_server_is_killed_and_comes_back(store):
     door.stop()
 
 
+@pytest.mark.limit(120 + 20 * KILLS)
 def test_acknowledged_bytes_are_there_after_the_door_was_killed_in_mid_write(store):
     door = made(store, "64M")
     model, chance = bytearray(64 * MIB), random.Random(6)
-    for turn in range(3):
+    for turn in range(max(3, KILLS // 2)):
         client = door.connect("d0")
         timer = threading.Timer(chance.uniform(0.2, 0.8), door.kill)
         timer.start()

@@ -59,6 +59,12 @@ s3_clients() { # awscli, s3cmd, rclone, restic and mc against the S3 door: five 
   cargo build --release -p hekate
   tests/e2e/run.sh test_s3_clients.py -m soak
 }
+disks() { # vDisks: 20,000 histories, 50 kills of servers and doors in mid-write, and a guest that boots from one: two hours
+  cargo build --release -p hekate
+  HEKATE_VDISK_HISTORIES=7000 cargo test --release -p hekate-vdisk --lib histories
+  HEKATE_KILLS=50 tests/e2e/run.sh a_vdisk_goes_on_when_its_server_is_killed acknowledged_bytes_are_there_after_the_door_was_killed
+  tests/e2e/run.sh test_nbd_guest.py -m soak
+}
 translators() { # pjdfstest, fsx and random system calls above each transparent translator and above ten random stacks: an hour
   cargo build --release -p hekate
   tests/e2e/run.sh test_translators.py -m soak
@@ -132,7 +138,7 @@ package() { # the Debian package: linted, installed, removed, and booted by syst
   tests/package/run.sh
 }
 
-parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts modes translators reexport s3_clients containers programs posix memory etcd histories fuzz package power guest"
+parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts modes translators reexport s3_clients disks containers programs posix memory etcd histories fuzz package power guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;
