@@ -94,7 +94,6 @@ unmount() {
 
 take_away() {
   unmount || true
-  if grep -qF " $demo/device " /proc/self/mountinfo; then umount -l "$demo/device" || fusermount3 -uz "$demo/device" || true; fi
   if grep -qF " $demo/mnt2 " /proc/self/mountinfo; then umount -l "$demo/mnt2" || true; fi
   for one in "$demo/state3" "$demo/state2" "$state"; do
     [ -d "$one" ] && timeout 60 "$HEKATE" --state "$one" stop >/dev/null 2>&1 || true
@@ -511,15 +510,11 @@ work_with_vdisks() {
   block nbdcopy "$demo/other" "$(vdisk_of disk2)"
   begins_with disk1 "$demo/object" && begins_with disk1@first "$demo/object" && begins_with disk2 "$demo/other"
 }
-# A file system with the pages of this project, made through a file that is the vDisk.
+# A file system with the pages of this project.
 ext4_on_vdisk() {
-  : >"$demo/device"
-  block nbdfuse "$demo/device" "$(vdisk_of files)" &
-  local device=$!
-  for _ in $(seq 200); do [ -s "$demo/device" ] && break; sleep 0.05; done
-  block mkfs.ext4 -q -F -d "$repository/docs" "$demo/device"
-  fusermount3 -u "$demo/device" 2>/dev/null || umount "$demo/device"
-  wait "$device"
+  truncate -s 256M "$demo/image"
+  mkfs.ext4 -q -F -d "$repository/docs" "$demo/image"
+  block nbdcopy "$demo/image" "$(vdisk_of files)"
 }
 begun=$(seconds)
 for one in disk1 files; do store vdisk create demo "$one" 256M >/dev/null; done
@@ -536,7 +531,7 @@ for one in "${servers_states[@]}"; do
   for _ in $(seq 100); do "$HEKATE" --state "$one" nbd list | grep -q ' open$' && break; sleep 0.1; done
 done
 patiently "vDisks" work_with_vdisks
-ext4_on_vdisk
+patiently "ext4 on a vDisk" ext4_on_vdisk
 row "vDisks over NBD: a snapshot, a clone, ext4" "$(since "$begun")" "20 MB written to each, each as it should be"
 
 # --- killed in the middle of writes ---

@@ -7,6 +7,11 @@ use hekate_vdisk::{Catalogue, Disk, DiskKind, Health, Settings};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a vDisk that another process has open is waited for, and the time between two attempts.
+const HELD_PATIENCE: Duration = Duration::from_secs(2);
+const HELD_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a door shows.
 pub struct Exports {
@@ -112,7 +117,18 @@ impl Exports {
             None if self.catalogue.disk(name)?.1.kind == DiskKind::Template => {
                 Disk::open_template(&self.catalogue, name, self.settings)
             }
-            None => Disk::open(&self.catalogue, name, &self.who, self.settings),
+            None => self.open_for_writing(name),
+        }
+    }
+
+    /// Opens a vDisk. One that another door has open is waited for a moment: its client may have left just now.
+    fn open_for_writing(&self, name: &str) -> Result<Disk> {
+        let begun = Instant::now();
+        loop {
+            match Disk::open(&self.catalogue, name, &self.who, self.settings) {
+                Err(Error::Unavailable { .. }) if begun.elapsed() < HELD_PATIENCE => std::thread::sleep(HELD_PAUSE),
+                opened => return opened,
+            }
         }
     }
 
