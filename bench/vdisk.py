@@ -169,7 +169,11 @@ def fio(engine, options, size, seconds=None):
     limit = ["--time_based", f"--runtime={seconds}"] if seconds else []
     line = ["fio", "--name=r", "--output-format=json", "--thread=1", f"--size={size}M", "--randrepeat=0", *engine, *options, *limit]
     before, begun = busy_seconds(), time.monotonic()
-    found = json.loads(sh(*line, stderr=subprocess.DEVNULL))["jobs"][0]
+    said = sh(*line, stderr=subprocess.STDOUT)
+    if "{" not in said:
+        raise SystemExit(f"{' '.join(line)}: {said}")
+    # fio puts notes before the report.
+    found = json.loads(said[said.index("{") :])["jobs"][0]
     took, busy = time.monotonic() - begun, busy_seconds() - before
     kind = "read" if found["read"]["total_ios"] else "write"
     count = found[kind]["total_ios"]
