@@ -59,19 +59,25 @@ s3_clients() { # awscli, s3cmd, rclone, restic and mc against the S3 door: five 
   cargo build --release -p hekate
   tests/e2e/run.sh test_s3_clients.py -m soak
 }
-translators() { # pjdfstest, fsx and random system calls above each transparent translator and above ten random stacks: an hour
-  cargo build --release -p hekate
-  tests/e2e/run.sh test_translators.py -m soak
+translators() { # the long tests of translators, then pjdfstest, fsx and random system calls above each transparent one and above random stacks: an hour
+  # Less: HEKATE_STACKS=N random stacks [10], pjdfstest above the first HEKATE_PJDFSTESTS of them [all], HEKATE_SINGLE=0 for none above each one;
+  # HEKATE_FSX_OPS and HEKATE_OPS as for the tests alone, HEKATE_SWAP_S of test_swaps.py, HEKATE the program [built].
+  [ -n "${HEKATE:-}" ] || cargo build --release -p hekate
+  tests/e2e/run.sh test_translators.py test_swaps.py -m soak
   local one=("negative-lookup:lifetime=1s" trace:file=/dev/null io-stats python:translator=hello python:translator=negative_lookup)
-  local layers
-  for layers in "${one[@]}"; do
-    echo "soak: translators: $layers"
-    HEKATE_TRANSLATORS=$layers tests/e2e/run.sh test_posix.py test_fsx.py test_against_ext4.py
-  done
-  for round in $(seq 10); do
+  local layers suites stacks=${HEKATE_STACKS:-10}
+  if [ "${HEKATE_SINGLE:-1}" != 0 ]; then
+    for layers in "${one[@]}"; do
+      echo "soak: translators: $layers"
+      HEKATE_TRANSLATORS=$layers tests/e2e/run.sh test_posix.py test_fsx.py test_against_ext4.py
+    done
+  fi
+  for round in $(seq "$stacks"); do
     layers=$(shuf -n $((2 + RANDOM % 4)) -e "${one[@]}" | tr '\n' ' ')
-    echo "soak: translators, stack $round of 10: $layers"
-    HEKATE_TRANSLATORS=$layers tests/e2e/run.sh test_posix.py test_fsx.py test_against_ext4.py
+    suites=(test_fsx.py test_against_ext4.py)
+    [ "$round" -gt "${HEKATE_PJDFSTESTS:-$stacks}" ] || suites+=(test_posix.py)
+    echo "soak: translators, stack $round of $stacks: $layers"
+    HEKATE_TRANSLATORS=$layers tests/e2e/run.sh "${suites[@]}"
   done
 }
 containers() { # a Debian root made on an overlay on a mount, and used on overlays of two kinds: ten minutes, 60 MB from a mirror
