@@ -134,6 +134,24 @@ def test_ops_are_traced_and_faults_are_what_was_asked_for(store):
     put(store)
 
 
+def test_io_stats_name_the_busiest_files_and_processes(store):
+    mnt = store.up()
+    put(store, "io-stats:top=2")
+    script = "import os, sys; f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n" \
+        "for _ in range(200): os.pwrite(f, b'x' * 100, 0)\ninput()"
+    busy = subprocess.Popen([sys.executable, "-c", script, f"{mnt}/busy"], stdin=subprocess.PIPE)
+    try:
+        wait_until(lambda: layer(store)["counters"]["bytes written"] == "20000", "all is written")
+        counters = layer(store)["counters"]
+        who = f"uid {os.getuid()}, process {busy.pid} ({read(f'/proc/{busy.pid}/comm').decode().strip()}): "
+        first = counters["top client 001"]
+        assert first.startswith(who) and first.endswith(" ops, 20000 bytes"), counters
+        assert counters["top file 001"].endswith(": 200 ops, 20000 bytes"), counters
+    finally:
+        busy.communicate(b"\n")
+    put(store)
+
+
 @pytest.mark.limit(120)
 def test_graphs_are_swapped_every_second_under_load(store):
     mnt = store.up()
