@@ -54,6 +54,7 @@ soak_programs=(
   mmdebstrap:mmdebstrap               # 1 MB    makes its disk, and roots on overlays
   mkfs.xfs:xfsprogs                   # 4 MB    makes one of those that lose power
   restic:restic                       #  27 MB   backs up to the S3 door
+  gdb:gdb                             #  12 MB   prints a mount's graph from its core
 )
 
 packages=()
@@ -61,6 +62,9 @@ need() { local pair; for pair; do command -v "${pair%%:*}" >/dev/null 2>&1 || pa
 
 # What lets nfs-ganesha serve directories of this machine is a library of its own (0.2 MB).
 need_ganesha() { compgen -G '/usr/lib/*/ganesha/libfsalvfs.so' >/dev/null || packages+=(nfs-ganesha-vfs); }
+
+# Headers, for the library python-inside (26 MB).
+need_python() { compgen -G '/usr/include/python3*/Python.h' >/dev/null || packages+=(libpython3-dev); }
 
 # A plug-in of pytest has no program.
 need_xdist() { /usr/bin/python3 -c "import xdist" 2>/dev/null || packages+=(python3-pytest-xdist); }
@@ -125,7 +129,7 @@ case $task in
   demo) [ "${SERVERS:-1}" = 1 ] || need etcd:etcd-server ;;
   test) need "${test_programs[@]}"; need_xdist; need_ganesha; need_postgres ;;
   bench) need "${test_programs[@]}" "${bench_programs[@]}" ;;
-  soak) need "${test_programs[@]}" "${soak_programs[@]}"; need_xdist; need_ganesha; need_postgres ;;
+  soak) need "${test_programs[@]}" "${soak_programs[@]}"; need_xdist; need_ganesha; need_postgres; need_python ;;
   *) give_up "usage: scripts/setup.sh demo|test|bench|soak" ;;
 esac
 if [ "$task" != demo ]; then

@@ -2,7 +2,8 @@
 
 import re
 
-from .python import attribute, class_of, op_doc
+from .codec import attribute, class_of
+from .python import op_doc
 from .stub import hint
 
 BEGIN, END = "<!-- begin: written by python/generate.py -->", "<!-- end: written by python/generate.py -->"

@@ -1,6 +1,7 @@
 """Writes python/hekate/ops.pyi: the types and the documentation of ops.py."""
 
-from .python import attribute, class_of, defaults, docstring, folded, op_doc
+from .codec import attribute, class_of
+from .python import defaults, docstring, folded, op_doc
 
 PLAIN = {"bool": "bool", "bytes": "bytes", "name": "bytes", "string": "str"}
 

@@ -9,155 +9,28 @@ get the same ops are equal; nothing is ever spread over partitions, so there is 
 import threading
 
 from . import ops
-from .content import BLOCK_BYTES, INLINE_MAX, Content
+from .content import INLINE_MAX
 from .locks import conflict, with_lock
+from .objects import Objects
 from .paths import Paths
-from .values import Value
+from .tree import SET_GROUP, SET_ID, XATTRS_MAX, Directory, File, check_xattr, copied, drop, error
 
 FILE_BYTES_MAX = 1 << 60
-XATTR_BYTES_MAX = 64 << 10
-XATTR_NAME_BYTES_MAX = 255
-XATTRS_MAX = 128
-ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
-CAPABILITY = b"security.capability"
 LINKS_MAX = 65000
 SESSION = 1
-SET_GROUP, SET_ID = 0o2000, 0o6000
-File, Directory = ops.NodeKind.File, ops.NodeKind.Directory
-error = ops.error
 
 
-class Inode:
-    """One inode with everything that it has."""
-
-    def __init__(self, attr):
-        self.attr, self.content, self.target = attr, Content(), b""
-        self.xattrs, self.names, self.parent, self.locks, self.linkable = {}, {}, attr.id, [], False
-
-
-class MemoryVolume(Paths):
+class MemoryVolume(Objects, Paths):
     """`handle` runs an op. The calls by path are those of `Paths`. Several threads may use it."""
 
     def __init__(self, capacity=1 << 40):
+        super().__init__(capacity)
         self.lock = threading.RLock()
-        self.capacity, self.clock, self.count = capacity, 0, 2
-        self.inodes = {}
-        for inode in (ops.ROOT, ops.SYSTEM):
-            self.add(inode, Directory, 0o755, 0, 0)
 
     def handle(self, op):
         """Runs an op. Returns its reply, or raises HekateError."""
         with self.lock:
             return getattr(self, "_" + op.method)(op)
-
-    # What ops are made of.
-
-    def now(self):
-        self.clock += 1
-        return self.clock
-
-    def add(self, inode, kind, mode, uid, gid, device=0):
-        now = self.now()
-        attr = ops.Attr(
-            id=inode, kind=kind, mode=mode, uid=uid, gid=gid, nlink=2 if kind == Directory else 1, size=0,
-            device=device, atime=now, mtime=now, ctime=now, btime=now, change=1, layout=ops.Layout(1, []), spread=1,
-        )  # fmt: skip
-        self.inodes[inode] = Inode(attr)
-        return self.inodes[inode]
-
-    def used(self):
-        return sum(inode.content.blocks_used() for inode in self.inodes.values()) * BLOCK_BYTES
-
-    def check_room(self, blocks=0):
-        """Refuses what needs so many blocks more. 0: what needs a little room, as a name does."""
-        if self.used() + max(1, blocks) * BLOCK_BYTES > self.capacity:
-            raise error("NoSpace", what="the volume in memory is full")
-
-    def check_room_for_bytes(self, inode, offset, end):
-        needed = inode.content.blocks_needed(offset, end)
-        if needed:
-            self.check_room(needed)
-
-    def new_id(self):
-        self.count += 1
-        return self.count
-
-    def inode(self, inode):
-        if inode not in self.inodes:
-            raise error("Stale")
-        return self.inodes[inode]
-
-    def directory(self, inode):
-        found = self.inode(inode)
-        if found.attr.kind != Directory:
-            raise error("NotDirectory")
-        return found
-
-    def file(self, inode):
-        found = self.inode(inode)
-        if found.attr.kind == Directory:
-            raise error("IsDirectory")
-        if found.attr.kind != File:
-            raise error("Invalid", what="not a regular file")
-        return found
-
-    def named(self, dir, name):
-        names = self.directory(dir).names
-        if name not in names:
-            raise error("NotFound")
-        return self.inodes[names[name]]
-
-    def node(self, inode, created=False):
-        return ops.NodeReply(copied(inode.attr), created)
-
-    def changed(self, inode, content=False):
-        """Notes a change of attributes, or also of content."""
-        inode.attr.ctime = self.now()
-        inode.attr.change += 1
-        if content:
-            inode.attr.mtime = inode.attr.ctime
-            if inode.attr.kind == File:
-                inode.attr.etag = b""
-
-    def written(self, inode, drop_set_id):
-        self.changed(inode, content=True)
-        if drop_set_id:
-            drop(inode.attr, SET_ID)
-
-    def bind(self, parent, name, inode):
-        """Gives an inode a name. Link counts of directories follow."""
-        parent.names[name] = inode.attr.id
-        if inode.attr.kind == Directory:
-            inode.parent = parent.attr.id
-            parent.attr.nlink += 1
-        self.changed(parent, content=True)
-
-    def unbind(self, parent, name):
-        inode = self.inodes[parent.names.pop(name)]
-        if inode.attr.kind == Directory:
-            parent.attr.nlink -= 1
-        self.changed(parent, content=True)
-        return inode
-
-    def drop_link(self, inode, keep):
-        """An inode has lost a name. `keep`: it is open, so it stays although it may have none."""
-        if inode.attr.kind == Directory:
-            inode.attr.nlink = 0
-            del self.inodes[inode.attr.id]
-            return
-        inode.attr.nlink -= 1
-        self.changed(inode)
-        if inode.attr.nlink == 0 and not keep:
-            del self.inodes[inode.attr.id]
-
-    def make(self, parent, node, mode, uid, gid, umask):
-        kind = ops.NodeKind[node.name]
-        if parent.attr.mode & SET_GROUP:
-            gid, mode = parent.attr.gid, mode | (SET_GROUP if kind == Directory else 0)
-        made = self.add(self.new_id(), kind, mode & 0o7777 & ~umask, uid, gid, getattr(node, "device", 0))
-        made.target = getattr(node, "target", b"")
-        made.attr.size = len(made.target)
-        return made
 
     # Names.
 
@@ -260,10 +133,6 @@ class MemoryVolume(Paths):
             return self.node(whiteout, created=True)
         return ops.DoneReply()
 
-    def entry(self, name, inode, attributes):
-        attr = self.inodes[inode].attr
-        return ops.Entry(name, inode, attr.kind, copied(attr) if attributes else None)
-
     def _list(self, op):
         directory = self.directory(op.dir)
         names = sorted(name for name in directory.names if op.after is None or name > op.after)
@@ -282,117 +151,6 @@ class MemoryVolume(Paths):
         entries = [self.entry(*keys[key], True) for key in sorted(keys)[: op.limit]]
         escaped = any(name.startswith(b"%~") for name in directory.names)
         return ops.KeysReply(entries, len(keys) <= op.limit, escaped, copied(directory.attr))
-
-    # Objects.
-
-    def object_name(self, op):
-        """The name that an op on an object is about: the alternate one if a directory has the name, or nothing has."""
-        names = self.directory(op.dir).names
-        found = self.inodes.get(names.get(op.name))
-        if op.alternate is None or (found is not None and found.attr.kind != Directory):
-            return op.name
-        return op.alternate if found is not None or op.alternate in names else op.name
-
-    def check_condition(self, condition, found):
-        wrong = {
-            "Always": False,
-            "Absent": found is not None,
-            "Exists": found is None,
-            "Matches": found is None or etag_of(found.attr) != getattr(condition, "etag", b""),
-        }[condition.name]
-        if wrong:
-            raise error("ConditionFailed")
-
-    def _put(self, op):
-        parent, name = self.directory(op.dir), self.object_name(op)
-        old = self.inodes.get(parent.names.get(name))
-        if old is not None and old.attr.kind == Directory:
-            raise error("IsDirectory")
-        self.check_condition(op.condition, old)
-        if old is None or old.attr.nlink > 1:
-            self.check_room(-(-len(getattr(op.source, "content", b"")) // BLOCK_BYTES))
-        if op.source.name == "Bytes":
-            if len(op.source.content) > INLINE_MAX:
-                raise error("Invalid", what="the content is too long to be put")
-            check_born_with(op.source.attributes)
-            made = self.make(parent, ops.NewNode.File, op.source.mode, op.source.uid, op.source.gid, 0)
-            made.content.write(0, op.source.content)
-            made.attr.size = len(op.source.content)
-            self.set_attributes(made, op.source.attributes)
-        else:
-            made = self.file(op.source.inode)
-            if made is old:
-                return self.node(made)
-            made.attr.nlink += 1
-            self.changed(made)
-        made.attr.etag = op.etag
-        if old is not None:
-            self.drop_link(self.unbind(parent, name), op.keep)
-        self.bind(parent, name, made)
-        return self.node(made, created=op.source.name == "Bytes")
-
-    def _remove(self, op):
-        name = self.object_name(op)
-        found = self.named(op.dir, name)
-        if found.attr.kind == Directory:
-            raise error("IsDirectory")
-        self.check_condition(op.condition, found)
-        self.drop_link(self.unbind(self.inodes[op.dir], name), op.keep)
-        return ops.DoneReply()
-
-    def _make_prefix(self, op):
-        parent = self.directory(op.dir)
-        found = self.inodes.get(parent.names.get(op.name))
-        if found is not None:
-            if found.attr.kind == Directory:
-                return self.node(found)
-            if op.alternate in parent.names:
-                raise error("Exists")
-        self.check_room()
-        if found is not None:
-            self.bind(parent, op.alternate, self.unbind(parent, op.name))
-        made = self.make(parent, ops.NewNode.Directory, op.mode, op.uid, op.gid, 0)
-        made.attr.implied = True
-        self.bind(parent, op.name, made)
-        return self.node(made, created=True)
-
-    def _join(self, op):
-        parent = self.directory(op.dir)
-        parts = [self.file(self.named(op.dir, name).attr.id) for name, _ in op.parts]
-        if len({name for name, _ in op.parts}) < len(parts):
-            raise error("Invalid", what="a part is named twice")
-        for part, (_, etag) in zip(parts, op.parts):
-            if etag and etag_of(part.attr) != etag:
-                raise error("ConditionFailed")
-        if op.to in parent.names:
-            raise error("Exists")
-        check_born_with(op.attributes)
-        made = self.make(parent, ops.NewNode.File, op.mode, op.uid, op.gid, 0)
-        for (name, _), part in zip(op.parts, parts):
-            made.content.write(made.attr.size, part.content.read(0, part.attr.size))
-            made.attr.size += part.attr.size
-            self.drop_link(self.unbind(parent, name), False)
-        self.set_attributes(made, op.attributes)
-        made.attr.etag = op.etag
-        self.bind(parent, op.to, made)
-        return self.node(made, created=True)
-
-    def set_attributes(self, inode, attributes):
-        inode.xattrs.update(dict(attributes))
-        inode.attr.has_xattrs = bool(inode.xattrs)
-
-    def fetched(self, inode, op, alternate):
-        small = op.content and inode.attr.kind == File and inode.attr.size <= INLINE_MAX
-        content = inode.content.read(0, inode.attr.size) if small else None
-        attribute = inode.xattrs.get(op.attribute)
-        return ops.FetchedReply(ops.Fetched(copied(inode.attr), attribute, content, alternate))
-
-    def _fetch(self, op):
-        name = self.object_name(op)
-        return self.fetched(self.named(op.dir, name), op, name != op.name)
-
-    def _fetch_inode(self, op):
-        return self.fetched(self.inode(op.inode), op, False)
 
     # Inodes.
 
@@ -570,23 +328,6 @@ class MemoryVolume(Paths):
         return ops.DoneReply()
 
 
-def check_xattr(name, value):
-    if not 1 <= len(name) <= XATTR_NAME_BYTES_MAX:
-        raise error("Invalid", what="the name of an extended attribute has 1 to 255 bytes")
-    if len(value) > XATTR_BYTES_MAX:
-        raise error("AttributeTooLarge")
-
-
-def check_born_with(attributes):
-    """Refuses attributes that no new file can have."""
-    if len(attributes) > XATTRS_MAX - 2:
-        raise error("AttributeTooLarge")
-    for name, value in attributes:
-        check_xattr(name, value)
-        if name in ACLS or name == CAPABILITY:
-            raise error("Invalid", what="an ACL or a capability is set with setxattr")
-
-
 def check_replace(moved, other):
     """Refuses a rename over what cannot be replaced."""
     if moved.attr.kind == Directory and other.attr.kind != Directory:
@@ -595,20 +336,3 @@ def check_replace(moved, other):
         raise error("IsDirectory")
     if other.names:
         raise error("NotEmpty")
-
-
-def drop(attr, bits):
-    """Clears set-id bits as a write does: set-group-id without group execution means something else and stays."""
-    if bits & SET_GROUP and not attr.mode & 0o010:
-        bits &= ~SET_GROUP
-    attr.mode &= ~bits
-
-
-def etag_of(attr):
-    return attr.etag or f"h-{attr.id:032x}-{attr.change:x}".encode()
-
-
-def copied(value):
-    """A copy that later changes of the original do not reach."""
-    fields = {name: getattr(value, name) for name in value._fields}
-    return type(value)(**{name: copied(v) if isinstance(v, Value) and v._fields else v for name, v in fields.items()})

@@ -1,7 +1,7 @@
 """Random values of every op, reply and error, made from the declarations in crates/proto."""
 
 from codegen import rust
-from codegen.python import attribute, class_of
+from codegen.codec import attribute, class_of
 from generate import ROOT
 
 from hekate import ops

@@ -51,7 +51,7 @@ def test_fsx_finds_what_it_wrote(store):
         same_bytes(read(f"{mounts['strict']}/{name}"), read(f"{mounts['cached']}/{name}"), f"{name} through the other mount")
 
 
-def run(store, mnt, name, lengths, seed, off):
+def run(store, mnt, name, lengths, seed, off, ops=OPS):
     """-> what went wrong, or nothing."""
     configuration, file = store.path(f"{name}.toml"), f"{mnt}/{name}"
     with open(configuration, "w") as out:
@@ -60,7 +60,7 @@ def run(store, mnt, name, lengths, seed, off):
         out.write(f"flen = {lengths[0]}\n[opsize]\nmin = 1\nmax = {lengths[1]}\n[weights]\n")
         for operation, weight in WEIGHTS.items():
             out.write(f"{operation} = {0 if operation in off else weight}\n")
-    words = [tool("fsx"), "-f", configuration, "-N", str(OPS), "-S", str(seed), "-P", store.directory("fsx"), file]
+    words = [tool("fsx"), "-f", configuration, "-N", str(ops), "-S", str(seed), "-P", store.directory("fsx"), file]
     environment = {**os.environ, "LD_PRELOAD": tool("fsx_preload.so"), "FSX_FILE": file}
     done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", env=environment)
     preload = [line.split() for line in done.stderr.splitlines() if line.startswith("fsx_preload: ")]

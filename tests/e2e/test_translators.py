@@ -4,14 +4,17 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
+import sysconfig
 import threading
 import time
 import xml.dom.minidom
 
 import pytest
 
-from harness import equal, raises, read, same_bytes, wait_until, write
+from harness import Skip, equal, raises, read, same_bytes, wait_until, write
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 
@@ -128,6 +131,24 @@ def test_ops_are_traced_and_faults_are_what_was_asked_for(store):
     assert "/nonesuch/trace" in graph(store)["refused"]
     equal((graph(store)["change"], read(f"{mnt}/file")), (change, b"x" * 1000), "the graph that stays")
     store.refuses("mount", "v", store.directory("second"), words=["/nonesuch/trace"])
+    put(store)
+
+
+def test_io_stats_name_the_busiest_files_and_processes(store):
+    mnt = store.up()
+    put(store, "io-stats:top=2")
+    script = "import os, sys; f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n" \
+        "for _ in range(200): os.pwrite(f, b'x' * 100, 0)\ninput()"
+    busy = subprocess.Popen([sys.executable, "-c", script, f"{mnt}/busy"], stdin=subprocess.PIPE)
+    try:
+        wait_until(lambda: layer(store)["counters"]["bytes written"] == "20000", "all is written")
+        counters = layer(store)["counters"]
+        who = f"uid {os.getuid()}, process {busy.pid} ({read(f'/proc/{busy.pid}/comm').decode().strip()}): "
+        first = counters["top client 001"]
+        assert first.startswith(who) and first.endswith(" ops, 20000 bytes"), counters
+        assert counters["top file 001"].endswith(": 200 ops, 20000 bytes"), counters
+    finally:
+        busy.communicate(b"\n")
     put(store)
 
 
@@ -365,11 +386,42 @@ def test_the_examples_in_python_work_on_a_mount(store, name):
     mnt = store.up()
     options = {"quota": ",extensions=log,limit=1000", "op_trace": f",file={store.path('trace')}"}.get(name, "")
     store.cli("python", "install", f"{ROOT}/python/examples/{name}")
-    put(store, f"python:translator={name}{options}")
+    example_works(store, mnt, name, f"python:translator={name}{options}")
+
+
+@pytest.mark.soak
+@pytest.mark.limit(600)
+@pytest.mark.parametrize("name", ["hello", "watermark", "negative_lookup", "op_trace"])
+def test_the_examples_in_python_work_inside_the_process(store, name):
+    store.init()
+    store.serve()
+    store.cli("plugin", "install", python_inside(), "--name", "python-inside")
+    mnt = store.mount()
+    options = {"op_trace": f",options=file={store.path('trace')}"}.get(name, "")
+    places = f"directory={ROOT}/python/examples/{name},library={ROOT}/python"
+    example_works(store, mnt, name, f"python-inside:{places}{options}")
+    if name == "hello":
+        assert "hello, f9.txt" in read(f"{store.state}/mount-v.log").decode()
+
+
+def python_inside():
+    """-> the library that has Python in it, of Debian's Python as pytest."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if not os.path.exists(f"{sysconfig.get_path('include')}/Python.h"):
+        raise Skip(f"the headers of Python {version} are missing: scripts/setup.sh soak installs libpython3-dev")
+    words = ["cargo", "build", "-q", "--release", "--manifest-path", f"{ROOT}/python-inside/Cargo.toml"]
+    environment = {**os.environ, "PYO3_PYTHON": sys.executable, "CARGO_TARGET_DIR": f"{ROOT}/python-inside/target"}
+    subprocess.run(words, check=True, env=environment)
+    return f"{ROOT}/python-inside/target/release/libhekate_python_inside.so"
+
+
+def example_works(store, mnt, name, layer_text):
+    """Uses a mount above an example of python/examples."""
+    put(store, layer_text)
     for number in range(10):
         assert not os.path.exists(f"{mnt}/f{number}.txt")
         content = os.urandom(5000)
-        write(f"{mnt}/f{number}.txt", content)
+        write(f"{mnt}/f{number}.txt", content, os.O_SYNC if number % 2 else 0)
         same_bytes(read(f"{mnt}/f{number}.txt"), content, f"file {number} under {name}")
     if name == "quota":
         write(f"{mnt}/small.log", b"x" * 900)
@@ -385,16 +437,29 @@ def test_the_examples_in_python_work_on_a_mount(store, name):
 
 
 @pytest.mark.soak
-def test_a_debugger_prints_the_graph_of_a_mount(store):
-    store.up()
-    put(store, "io-stats")
-    script = ["-x", f"{ROOT}/scripts/gdb/hekate.py", "-ex", "hekate-graph"]
-    words = ["gdb", "-q", "-batch", "-p", str(store.mount_pids["mnt"]), *script]
-    printed = lambda: subprocess.run(words, capture_output=True, text=True).stdout
-    wait_until(lambda: "io-stats" in printed(), "the debugger prints it", limit_s=60)
+@pytest.mark.limit(300)
+def test_a_debugger_prints_the_graph_from_a_core(store):
+    for program in ("gdb", "gcore"):
+        if not shutil.which(program):
+            raise Skip(f"{program} is missing: scripts/setup.sh soak installs gdb")
+    mnt = store.up()
+    put(store, "negative-lookup:lifetime=5s", "io-stats")
+    write(f"{mnt}/file", b"content")
+    pid = store.mount_pids["mnt"]
+    program = os.readlink(f"/proc/{pid}/exe")
     core = store.path("core")
-    subprocess.run(["gcore", "-o", core, str(store.mount_pids["mnt"])], check=True, capture_output=True)
-    program = os.readlink(f"/proc/{store.mount_pids['mnt']}/exe")
-    words = ["gdb", "-q", "-batch", program, f"{core}.{store.mount_pids['mnt']}", *script]
-    said = subprocess.run(words, capture_output=True, text=True).stdout
-    assert re.search(r"volume v .*\n  io-stats", said), said[-2000:]
+
+    def is_printed():
+        """From a core that is taken while nothing changes, so that the text, at most a second old, is the graph's."""
+        before = store.cli("graph", "v").out
+        time.sleep(1.5)
+        subprocess.run(["gcore", "-o", core, str(pid)], check=True, capture_output=True)
+        if store.cli("graph", "v").out != before:
+            return False
+        words = ["gdb", "-q", "-batch", program, f"{core}.{pid}"]
+        words += ["-x", f"{ROOT}/scripts/gdb/hekate.py", "-ex", "hekate-graph"]
+        printed = subprocess.run(words, capture_output=True, text=True).stdout
+        assert before.strip() in printed, f"{before}\n--- is not in\n{printed}"
+        return True
+
+    wait_until(is_printed, "the mount is idle for a second", limit_s=60)

@@ -65,19 +65,25 @@ disks() { # vDisks: 20,000 histories, 50 kills of servers and doors in mid-write
   HEKATE_KILLS=50 tests/e2e/run.sh a_vdisk_goes_on_when_its_server_is_killed acknowledged_bytes_are_there_after_the_door_was_killed
   tests/e2e/run.sh test_nbd_guest.py -m soak
 }
-translators() { # pjdfstest, fsx and random system calls above each transparent translator and above ten random stacks: an hour
-  cargo build --release -p hekate
-  tests/e2e/run.sh test_translators.py -m soak
+translators() { # the long tests of translators, then pjdfstest, fsx and random system calls above each transparent one and above random stacks: an hour
+  # Less: HEKATE_STACKS=N random stacks [10], pjdfstest above the first HEKATE_PJDFSTESTS of them [all], HEKATE_SINGLE=0 for none above each one;
+  # HEKATE_FSX_OPS and HEKATE_OPS as for the tests alone, HEKATE_SWAP_S of test_swaps.py, HEKATE the program [built].
+  [ -n "${HEKATE:-}" ] || cargo build --release -p hekate
+  tests/e2e/run.sh test_translators.py test_swaps.py -m soak
   local one=("negative-lookup:lifetime=1s" trace:file=/dev/null io-stats python:translator=hello python:translator=negative_lookup)
-  local layers
-  for layers in "${one[@]}"; do
-    echo "soak: translators: $layers"
-    HEKATE_TRANSLATORS=$layers tests/e2e/run.sh test_posix.py test_fsx.py test_against_ext4.py
-  done
-  for round in $(seq 10); do
+  local layers suites stacks=${HEKATE_STACKS:-10}
+  if [ "${HEKATE_SINGLE:-1}" != 0 ]; then
+    for layers in "${one[@]}"; do
+      echo "soak: translators: $layers"
+      HEKATE_TRANSLATORS=$layers tests/e2e/run.sh test_posix.py test_fsx.py test_against_ext4.py
+    done
+  fi
+  for round in $(seq "$stacks"); do
     layers=$(shuf -n $((2 + RANDOM % 4)) -e "${one[@]}" | tr '\n' ' ')
-    echo "soak: translators, stack $round of 10: $layers"
-    HEKATE_TRANSLATORS=$layers tests/e2e/run.sh test_posix.py test_fsx.py test_against_ext4.py
+    suites=(test_fsx.py test_against_ext4.py)
+    [ "$round" -gt "${HEKATE_PJDFSTESTS:-$stacks}" ] || suites+=(test_posix.py)
+    echo "soak: translators, stack $round of $stacks: $layers"
+    HEKATE_TRANSLATORS=$layers tests/e2e/run.sh "${suites[@]}"
   done
 }
 containers() { # a Debian root made on an overlay on a mount, and used on overlays of two kinds: ten minutes, 60 MB from a mirror

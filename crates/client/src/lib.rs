@@ -52,7 +52,7 @@ mod locks;
 mod objects;
 mod volume;
 
-pub use hekate_graph::Context;
+pub use hekate_graph::{Caller, Context};
 pub use hekate_proto as proto;
 pub use hekate_proto::Fetched;
 pub use hekate_translators::check_mode;

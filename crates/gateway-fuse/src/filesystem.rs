@@ -136,8 +136,9 @@ impl crate::session::Handler for Filesystem {
             Err(stale) => return Some(Err(stale.into())),
         };
         let deadline = self.soft.map(|soft| Instant::now() + soft);
-        let context = Context { interrupt: Some(&signals.fatal), deadline, ..Context::default() };
         let Request { uid, gid, pid: thread, .. } = request;
+        let sender = Some(hekate_client::Caller { uid, thread });
+        let context = Context { interrupt: Some(&signals.fatal), deadline, caller: sender, ..Context::default() };
         let caller = Caller { inode, uid, gid, thread, context, signals };
         match request.body {
             Body::SetLk { lk, wait: true } => self.lock_later(&caller, &lk, later),

@@ -35,12 +35,22 @@ pub struct Context<'a> {
     pub deadline: Option<Instant>,
     /// Receives the attributes of the directory after a change of its names, if that needs no additional message.
     pub directory_after: Option<&'a OnceLock<Attr>>,
+    /// The program that sent the op, as far as a mount knows it. `None` at other doors, and for what a mount does by itself.
+    pub caller: Option<Caller>,
+}
+
+/// A program that uses a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Caller {
+    pub uid: u32,
+    /// Id of the thread in the pid namespace of the mount. 0 if it cannot be seen from there, or is the kernel's.
+    pub thread: u32,
 }
 
 impl Context<'_> {
     /// A context for changes that must be on stable storage when they return.
     pub const DURABLE: Context<'static> =
-        Context { durable: true, interrupt: None, deadline: None, directory_after: None };
+        Context { durable: true, interrupt: None, deadline: None, directory_after: None, caller: None };
 
     /// True if the caller gave up.
     pub fn interrupted(&self) -> bool {

@@ -20,6 +20,8 @@ pub struct RunningGraph {
     catalogue: Catalogue,
     bottom: Next,
     current: RwLock<Arc<Chain>>,
+    /// Held while layers are made, started, stopped or given options, which may take seconds.
+    replacing: Mutex<()>,
     change: Mutex<Change>,
 }
 
@@ -120,7 +122,8 @@ impl RunningGraph {
     pub fn open(catalogue: Catalogue, spec: &GraphSpec, bottom: Next) -> Result<Self> {
         let chain = Chain::build(&catalogue, spec, &bottom)?;
         chain.start();
-        Ok(Self { catalogue, bottom, current: RwLock::new(Arc::new(chain)), change: Mutex::default() })
+        let current = RwLock::new(Arc::new(chain));
+        Ok(Self { catalogue, bottom, current, replacing: Mutex::default(), change: Mutex::default() })
     }
 
     /// The layers below the graph.
@@ -139,13 +142,13 @@ impl RunningGraph {
     /// # Errors
     /// As [`RunningGraph::open`], or a layer refuses its options: the old graph runs on.
     pub fn replace(&self, spec: &GraphSpec) -> Result<()> {
-        let mut change = self.change.lock();
-        let outcome = self.replace_with(&mut change, spec);
-        change.refused = outcome.as_ref().err().map(|error| format!("change {}: {error}", spec.change));
+        let _replacing = self.replacing.lock();
+        let outcome = self.replace_with(spec);
+        self.change.lock().refused = outcome.as_ref().err().map(|error| format!("change {}: {error}", spec.change));
         outcome
     }
 
-    fn replace_with(&self, change: &mut Change, spec: &GraphSpec) -> Result<()> {
+    fn replace_with(&self, spec: &GraphSpec) -> Result<()> {
         let old = self.current.read().clone();
         let before = old.spec.lock().clone();
         let names = |spec: &GraphSpec| spec.layers.iter().map(|layer| layer.name.clone()).collect::<Vec<_>>();
@@ -157,9 +160,12 @@ impl RunningGraph {
             return Ok(());
         }
         let new = Arc::new(Chain::build(&self.catalogue, spec, &self.bottom)?);
-        *self.current.write() = new;
-        change.replaced.push(old);
-        self.settle(change);
+        {
+            let mut change = self.change.lock();
+            *self.current.write() = new;
+            change.replaced.push(old);
+        }
+        self.settle();
         Ok(())
     }
 
@@ -183,18 +189,20 @@ impl RunningGraph {
         Ok(true)
     }
 
-    /// Starts the present chain once no op of another one is under way, and stops those that nothing uses any more.
-    fn settle(&self, change: &mut Change) {
-        if change.replaced.iter().all(|chain| chain.under_way.load(Ordering::SeqCst) == 0) {
+    /// Starts the present chain once no op of another one is under way, and stops those that nothing uses any more. The
+    /// caller holds `replacing`.
+    fn settle(&self) {
+        let is_idle = |chain: &Arc<Chain>| chain.under_way.load(Ordering::SeqCst) == 0;
+        if self.change.lock().replaced.iter().all(is_idle) {
             self.current.read().clone().start();
         }
-        change.replaced.retain(|chain| {
-            let is_over = chain.under_way.load(Ordering::SeqCst) == 0 && Arc::strong_count(chain) == 1;
-            if is_over {
-                chain.tell(&Event::Stop);
-            }
+        let mut over = Vec::new();
+        self.change.lock().replaced.retain(|chain| {
+            let is_over = is_idle(chain) && Arc::strong_count(chain) == 1;
+            over.extend(is_over.then(|| chain.clone()));
             !is_over
         });
+        over.iter().for_each(|chain| chain.tell(&Event::Stop));
     }
 
     /// True without translators, also of graphs that were replaced and have ops under way.
@@ -204,7 +212,10 @@ impl RunningGraph {
 
     /// To be called about once a second.
     pub fn tick(&self) {
-        self.settle(&mut self.change.lock());
+        {
+            let _replacing = self.replacing.lock();
+            self.settle();
+        }
         self.current.read().clone().tell(&Event::Timer);
     }
 
@@ -215,16 +226,19 @@ impl RunningGraph {
 
     /// Ends the layers.
     pub fn stop(&self) {
-        let change = self.change.lock();
-        for chain in change.replaced.iter().chain([&self.current.read().clone()]) {
+        let _replacing = self.replacing.lock();
+        let replaced = std::mem::take(&mut self.change.lock().replaced);
+        for chain in replaced.iter().chain([&self.current.read().clone()]) {
             chain.tell(&Event::Stop);
         }
     }
 
-    /// The layers of the present graph, with their options and counters.
+    /// The layers of the present graph, with their options and counters. Does not wait for layers that start.
     pub fn report(&self) -> GraphReport {
-        let change = self.change.lock();
-        let chain = self.current.read().clone();
+        let (chain, replaced, refused) = {
+            let change = self.change.lock();
+            (self.current.read().clone(), change.replaced.len(), change.refused.clone())
+        };
         let layers = chain.layers.iter().map(|measured| LayerReport {
             name: measured.kind.name.clone(),
             options: measured.spec.lock().options.clone(),
@@ -235,8 +249,8 @@ impl RunningGraph {
         GraphReport {
             change: chain.spec.lock().change,
             layers: layers.collect(),
-            replaced: change.replaced.len(),
-            refused: change.refused.clone(),
+            replaced,
+            refused,
             ..GraphReport::default()
         }
     }

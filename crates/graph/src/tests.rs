@@ -148,6 +148,33 @@ fn a_replaced_graph_ends_its_ops_before_the_new_one_starts() {
 }
 
 #[test]
+fn a_graph_is_shown_while_a_layer_of_the_next_one_starts() {
+    let (_, said) = catalogue();
+    let (is_made, may_end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let mut slow = kind("b", Side::Client, &said);
+    let (make, begun, end) = (slow.make.take().unwrap(), is_made.clone(), may_end.clone());
+    slow.make = Some(Arc::new(move |options: &Options, next: Next| {
+        begun.store(true, Ordering::SeqCst);
+        while !end.load(Ordering::SeqCst) {
+            sleep(PAUSE);
+        }
+        make(options, next)
+    }));
+    let catalogue = Catalogue::new(vec![kind("a", Side::Client, &said), slow]);
+    let graph = RunningGraph::open(catalogue, &graph_of(1, &["a"]), Arc::new(Bottom::default())).unwrap();
+    let graph = Arc::new(graph);
+    let changed = graph.clone();
+    let change = spawn_joined("change", move || changed.replace(&graph_of(2, &["b"])).unwrap()).unwrap();
+    while !is_made.load(Ordering::SeqCst) {
+        sleep(PAUSE);
+    }
+    assert_eq!((graph.report().layers[0].name.as_str(), graph.change(), graph.is_empty()), ("a", 1, false));
+    may_end.store(true, Ordering::SeqCst);
+    change.join();
+    assert_eq!((graph.report().layers[0].name.as_str(), graph.change()), ("b", 2));
+}
+
+#[test]
 fn a_lock_that_waits_does_not_hold_back_the_next_graph() {
     let (catalogue, said) = catalogue();
     let bottom = Arc::new(Bottom::default());

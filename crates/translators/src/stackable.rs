@@ -1,6 +1,7 @@
 //! Translators that a volume's graph may have, above the fixed layers. `docs/translators.md` lists their options, which
 //! come from the tables here.
 
+mod clients;
 mod details;
 mod fault;
 mod io_stats;

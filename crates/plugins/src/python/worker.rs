@@ -346,11 +346,15 @@ pub fn python(library: &Path) -> Command {
     command
 }
 
-/// Waits until the worker has loaded its translator. Returns the ops that it wants.
+/// Waits for READY_LIMIT at most until the worker has loaded its translator. Returns the ops that it wants.
 fn ready(name: &str, lines: &mut BufReader<UnixStream>) -> std::result::Result<OpSet, String> {
     loop {
         let Some(line) = read_line(lines) else {
-            return Err("it has not started; is python3 installed, and does `hekate python test` pass?".into());
+            return Err(format!(
+                "it has not loaded within {} s; is python3 installed, does `hekate python test` pass, and has this \
+                 machine time for it?",
+                READY_LIMIT.as_secs()
+            ));
         };
         let message: Value = serde_json::from_str(&line).map_err(|error| error.to_string())?;
         if let Some(why) = message.get("failed").and_then(Value::as_str) {

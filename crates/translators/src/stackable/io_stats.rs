@@ -1,6 +1,7 @@
-//! `io-stats`: how long each kind of op takes, and which files have the most ops and bytes. For each op the curve of
-//! "this time or better": half of the ops, 90, 99 and 99.9 of a hundred.
+//! `io-stats`: how long each kind of op takes, and which files and processes have the most ops and bytes. For each op the
+//! curve of "this time or better": half of the ops, 90, 99 and 99.9 of a hundred.
 
+use super::clients::{Client, Threads};
 use super::details::{inode_of, range_of};
 use super::{kind as plain, made_by};
 use hekate_graph::options::index_of;
@@ -9,14 +10,22 @@ use hekate_proto::op::OP_LABELS;
 use hekate_proto::{DataOp, Op, Reply, Result};
 use hekate_threads::{HashMap, Mutex, RwLock, elapsed, now};
 use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Points of the curves.
 const SHARES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
+/// Processes that are counted, about 100 bytes each; beyond it as with files.
+const CLIENTS_MAX: usize = 4096;
 
 pub fn kind() -> LayerKind {
     let options = vec![
-        OptionSpec::new("top", OptionKind::Number { min: 0, max: 100 }, "10", "number of files that are shown"),
+        OptionSpec::new(
+            "top",
+            OptionKind::Number { min: 0, max: 100 },
+            "10",
+            "number of files, and of processes, that are shown",
+        ),
         OptionSpec::new(
             "files",
             OptionKind::Number { min: 1, max: 1_000_000 },
@@ -27,8 +36,12 @@ pub fn kind() -> LayerKind {
     LayerKind {
         is_transparent: true,
         is_repeatable: true,
+        help:
+            "Processes are known at a mount only. What a program wrote through a mapping is sent by the kernel, of no \
+               known process; what other programs than mounts do is counted without a process."
+                .into(),
         make: made_by(IoStats::make),
-        ..plain("io-stats", "counts and times ops, shows the files with the most", options)
+        ..plain("io-stats", "counts and times ops, shows the files and the processes with the most", options)
     }
 }
 
@@ -38,7 +51,9 @@ struct IoStats {
     /// By place of the op in [`OP_LABELS`].
     times: Vec<Histogram>,
     errors: Vec<AtomicU64>,
-    files: Mutex<HashMap<u64, FileCounts>>,
+    files: Mutex<Ranking<u64>>,
+    clients: Mutex<Ranking<Client>>,
+    threads: Threads,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
 }
@@ -50,9 +65,41 @@ struct Settings {
 }
 
 #[derive(Default, Clone, Copy)]
-struct FileCounts {
+struct Counts {
     ops: u64,
     bytes: u64,
+}
+
+/// Ops and bytes by file, or by process.
+struct Ranking<K>(HashMap<K, Counts>);
+
+impl<K> Default for Ranking<K> {
+    fn default() -> Self {
+        Self(HashMap::default())
+    }
+}
+
+impl<K: Ord + Hash + Clone> Ranking<K> {
+    /// Counts an op. Beyond `most` keys those with the fewest ops are forgotten, half of them or more.
+    fn add(&mut self, key: K, bytes: u64, most: usize) {
+        let counts = self.0.entry(key).or_default();
+        counts.ops += 1;
+        counts.bytes += bytes;
+        if self.0.len() > most {
+            let mut ops: Vec<u64> = self.0.values().map(|counts| counts.ops).collect();
+            let middle = ops.len() / 2;
+            let least = *ops.select_nth_unstable(middle).1;
+            self.0.retain(|_, counts| counts.ops > least);
+        }
+    }
+
+    /// Those with the most ops.
+    fn top(&self, count: usize) -> Vec<(K, Counts)> {
+        let mut all: Vec<(K, Counts)> = self.0.iter().map(|(key, counts)| (key.clone(), *counts)).collect();
+        all.sort_by(|a, b| b.1.ops.cmp(&a.1.ops).then_with(|| a.0.cmp(&b.0)));
+        all.truncate(count);
+        all
+    }
 }
 
 impl Settings {
@@ -69,30 +116,11 @@ impl IoStats {
             times: OP_LABELS.iter().map(|_| Histogram::default()).collect(),
             errors: OP_LABELS.iter().map(|_| AtomicU64::new(0)).collect(),
             files: Mutex::default(),
+            clients: Mutex::default(),
+            threads: Threads::default(),
             bytes_read: AtomicU64::new(0),
             bytes_written: AtomicU64::new(0),
         })
-    }
-
-    fn count_file(&self, inode: u64, bytes: u64) {
-        let mut files = self.files.lock();
-        let counts = files.entry(inode).or_default();
-        counts.ops += 1;
-        counts.bytes += bytes;
-        if files.len() > self.settings.read().files {
-            let mut ops: Vec<u64> = files.values().map(|counts| counts.ops).collect();
-            let middle = ops.len() / 2;
-            let least = *ops.select_nth_unstable(middle).1;
-            files.retain(|_, counts| counts.ops > least);
-        }
-    }
-
-    fn top(&self) -> Vec<(u64, FileCounts)> {
-        let mut files: Vec<(u64, FileCounts)> =
-            self.files.lock().iter().map(|(inode, counts)| (*inode, *counts)).collect();
-        files.sort_by_key(|(inode, counts)| (std::cmp::Reverse(counts.ops), *inode));
-        files.truncate(self.settings.read().top);
-        files
     }
 }
 
@@ -115,15 +143,21 @@ impl Translator for IoStats {
             self.times[at].add(elapsed(begun));
             self.errors[at].fetch_add(u64::from(reply.is_err()), Ordering::Relaxed);
         }
+        let mut bytes = 0;
         if let Some((inode, length, is_write)) = file {
-            let bytes = match &reply {
+            bytes = match &reply {
                 Ok(Reply::FileData { bytes, .. }) => bytes.len() as u64,
                 Ok(_) if is_write => length,
                 _ => 0,
             };
             let counter = if is_write { &self.bytes_written } else { &self.bytes_read };
             counter.fetch_add(bytes, Ordering::Relaxed);
-            self.count_file(inode, bytes);
+            let files_max = self.settings.read().files;
+            self.files.lock().add(inode, bytes, files_max);
+        }
+        if let Some(caller) = context.caller {
+            let client = self.threads.client(caller);
+            self.clients.lock().add(client, bytes, CLIENTS_MAX);
         }
         reply
     }
@@ -154,8 +188,15 @@ impl Translator for IoStats {
             let curve = SHARES.map(point).join(", ");
             counters.insert(format!("op {label}"), format!("{ops} ops, {} errors: {curve}", count(&self.errors[at])));
         }
-        for (rank, (inode, FileCounts { ops, bytes })) in self.top().into_iter().enumerate() {
-            counters.insert(format!("top file {:03}", rank + 1), format!("inode {inode}: {ops} ops, {bytes} bytes"));
+        let top = self.settings.read().top;
+        let mut rows = |kind: &str, rank: usize, key: String, Counts { ops, bytes }| {
+            counters.insert(format!("top {kind} {:03}", rank + 1), format!("{key}: {ops} ops, {bytes} bytes"));
+        };
+        for (rank, (inode, counts)) in self.files.lock().top(top).into_iter().enumerate() {
+            rows("file", rank, format!("inode {inode}"), counts);
+        }
+        for (rank, (client, counts)) in self.clients.lock().top(top).into_iter().enumerate() {
+            rows("client", rank, client.to_string(), counts);
         }
         counters
     }

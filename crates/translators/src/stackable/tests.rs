@@ -1,7 +1,7 @@
 //! The stackable translators over a bottom that answers from a table.
 
 use super::built_in;
-use hekate_graph::{Context, GraphSpec, RunningGraph, Translator, spec};
+use hekate_graph::{Caller, Context, GraphSpec, RunningGraph, Translator, spec};
 use hekate_proto::*;
 use hekate_threads::{Mutex, sleep, spawn_joined};
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,6 +201,27 @@ fn io_stats_have_the_curve_of_each_op_and_the_busiest_files() {
     assert!(counters["op write"].starts_with("3 ops, 0 errors: 50 % in "));
     assert!(counters["op lookup"].starts_with("1 ops, 1 errors: "));
     assert!(!counters.contains_key("top file 002"));
+}
+
+#[test]
+fn io_stats_name_the_processes_with_the_most_ops() {
+    let (graph, _) = graph(&["io-stats:top=2"]);
+    let write = |uid, thread, count: usize| {
+        let op = DataOp::Write { inode: DIR, offset: 0, data: vec![0; count].into(), drop_set_id: false };
+        let context = Context { caller: Some(Caller { uid, thread }), ..Context::default() };
+        graph.handle(&context, Op::Data { op }).unwrap();
+    };
+    let process = std::process::id();
+    let command = std::fs::read_to_string("/proc/self/comm").unwrap();
+    (0..3).for_each(|_| write(1000, process, 5));
+    (0..2).for_each(|_| write(0, 0, 7));
+    write(1000, u32::MAX, 1);
+    assert!(lookup(&graph, "a").is_err(), "an op without a caller is not counted here");
+    let counters = counters(&graph);
+    let busiest = format!("uid 1000, process {process} ({}): 3 ops, 15 bytes", command.trim_end());
+    assert_eq!(counters["top client 001"], busiest);
+    assert_eq!(counters["top client 002"], "uid 0, no known process: 2 ops, 14 bytes");
+    assert!(!counters.contains_key("top client 003"));
 }
 
 #[test]
