@@ -55,7 +55,7 @@ reexport() { # a mount that Samba serves on: a minute
   cargo build --release -p hekate
   tests/e2e/run.sh test_samba.py -m soak
 }
-s3_kills() { # 500 doors and servers killed in the middle of PUTs, parts, completions and deletes: 25 minutes
+s3_kills() { # 500 doors and servers killed in the middle of PUTs, parts, completions and deletes: 40 minutes
   cargo build --release -p hekate
   HEKATE_KILLS=500 tests/e2e/run.sh nothing_answered_is_lost_when_doors_and_servers_are_killed
 }
@@ -121,7 +121,7 @@ modes() { # the modes that are for measuring (cargo feature `measuring`), end to
 guest() { # the end-to-end tests in a Debian 12 guest with Linux 6.1 under qemu: two hours if it is emulated
   tests/guest/run.sh
 }
-clocks() { # a guest with a cluster over etcd, whose clock is set forwards and back under load: ten minutes if it is emulated
+clocks() { # a guest with a cluster over etcd, whose clock is set forwards and back under load: an hour and more if it is emulated
   E2E_SETTINGS="HEKATE_SET_CLOCK=1" GUEST_STEADY=1 tests/guest/run.sh test_clocks.py -m soak
 }
 power() { # 50 times the power of a guest with a cluster is cut under load, two sets of torn disks each (docs/chaos.md): two hours if it is emulated
