@@ -26,6 +26,8 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZES = {4 * KIB: 60_000, 64 * KIB: 10_000, MIB: 700, 64 * MIB: 12}
 CLIENTS = (1, 16)
 TICKS = 100
+# Listings of more keys are made another way, and 16 clients list them by prefixes.
+MANY = 100_000
 # Objects that GET, HEAD and mixed read.
 SET = {4 * KIB: 2000, 64 * KIB: 1000, MIB: 200, 64 * MIB: 8}
 
@@ -155,13 +157,24 @@ class Bench:
             settings = {"size": 16, "clients": 16, "count": count, "shape": shape, "seconds": 3600}
             keys = (key_of(number, shape) for number in range(count))
             put = partial(self.row, f"make {count} {shape}", bucket, "put", tries=1, **settings)
-            self.system.fill(put, bucket, keys)
-            for clients in CLIENTS if count <= 100_000 else CLIENTS[:1]:
+            is_many = count > MANY
+            (self.system.fill_many if is_many else self.system.fill)(put, bucket, keys)
+            reset_peak(self.system.pids())
+            print(f"{self.name:22} before the listings {memory_mib(self.system.pids())} MiB", flush=True)
+            for clients in CLIENTS[:1] if is_many else CLIENTS:
                 yield
                 self.row(f"LIST {count} {shape} {clients}", bucket, "list", clients=clients, seconds=2)
                 if shape == "flat" and clients == 1:
                     yield
                     self.row(f"LIST {count} {shape} / {clients}", bucket, "list", clients=clients, seconds=2, delimiter="/")
+            if is_many:
+                yield
+                prefixes = ",".join(prefixes_of(count, shape))
+                self.row(f"LIST {count} {shape} by prefixes {CLIENTS[-1]}", bucket, "list", clients=CLIENTS[-1], prefixes=prefixes)
+                if shape == "nested":
+                    yield
+                    directories = ",".join(directories_of(count))
+                    self.row(f"LIST {count} {shape} / 1", bucket, "list", clients=1, prefixes=directories, delimiter="/")
             print(f"{self.name:22} peak memory {memory_mib(self.system.pids())} MiB", flush=True)
 
     def memory(self):
@@ -171,8 +184,7 @@ class Bench:
         for rate in (0, MIB // 2):
             speed = "slow" if rate else "fast"
             for work in ("put", "get"):
-                for pid in self.system.pids():
-                    Path(f"/proc/{pid}/clear_refs").write_text("5")
+                reset_peak(self.system.pids())
                 idle = memory_mib(self.system.pids())
                 line = self.load(
                     "memory", work, size=size, clients=clients, count=clients, keys=clients, rate=rate, seconds=3600
@@ -219,8 +231,25 @@ def key_of(number, shape):
     return f"{number:08}" if shape == "flat" else f"{number // 100_000:03}/{number // 1000 % 100:02}/{number:08}"
 
 
+def prefixes_of(count, shape):
+    """Prefixes of 10,000 keys each."""
+    return [f"{number:04}" if shape == "flat" else f"{number // 10:03}/{number % 10}" for number in range(count // 10_000)]
+
+
+def directories_of(count):
+    """Prefixes of all directories of nested keys: who lists each with a delimiter finds all keys."""
+    tops = [f"{number:03}/" for number in range(count // 100_000)]
+    return ["", *tops, *(f"{top}{number:02}/" for top in tops for number in range(100))]
+
+
 def label(size):
     return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
+
+
+def reset_peak(pids):
+    """The peak of resident memory is what is resident now."""
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def memory_mib(pids):

@@ -49,6 +49,25 @@ def make_files(directory, keys):
             pass
 
 
+def make_empty_files(directory, keys):
+    """One call of the file system for each key."""
+    made = set()
+
+    def make(key):
+        path = os.path.join(directory, key)
+        parent = os.path.dirname(path)
+        if parent not in made:
+            os.makedirs(parent, exist_ok=True)
+            made.add(parent)
+        os.mknod(path, 0o100644)
+
+    threads = 16
+    with ThreadPoolExecutor(threads) as pool:
+        keys = list(keys)
+        for _ in pool.map(lambda share: [make(key) for key in share], (keys[at::threads] for at in range(threads))):
+            pass
+
+
 def stop(process, seconds=30):
     process.send_signal(signal.SIGTERM)
     try:
@@ -95,6 +114,10 @@ class System:
         """Makes the objects of a listing. `put` makes them over S3."""
         return put()
 
+    def fill_many(self, put, bucket, keys):
+        """The same for a million of them."""
+        return self.fill(put, bucket, keys)
+
     def pids(self):
         return [process.pid for process in self.processes]
 
@@ -133,6 +156,16 @@ class Hekate(System):
     def serve(self, *options, state=0):
         text = self.hekate("serve", "--detach", *options, state=state)
         self.servers.append(int(re.search(r"server (\d+) answers", text).group(1)))
+
+    def fill_many(self, put, bucket, keys):
+        """As empty files on a mount: a PUT waits for the disks, and makes what is listed in the same way."""
+        directory = MNT / "hekate"
+        directory.mkdir(parents=True, exist_ok=True)
+        self.hekate("mount", "--cache", 60, "v", directory)
+        try:
+            make_empty_files(directory / bucket, keys)
+        finally:
+            self.hekate("umount", directory)
 
     def bricks(self):
         bricks = [MNT / image for image in self.images]

@@ -409,8 +409,9 @@ def detach_loops(base):
 
 
 def logs(base):
-    """The last lines of the log of each server."""
-    for path in sorted(glob.glob(f"{base}/*/*.log")):
+    """The last lines of the log of each server. Mounts are left out: one without a server would not answer."""
+    directories = sorted(set(glob.glob(f"{base}/*")) - set(mounts_below(base)))
+    for path in [path for directory in directories for path in sorted(glob.glob(f"{directory}/*.log"))]:
         with open(path, errors="replace") as file:
             for line in file.read().splitlines()[-8:]:
                 yield f"{os.path.relpath(path, base)}: {line}"

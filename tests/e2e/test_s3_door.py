@@ -274,12 +274,18 @@ def test_both_doors_see_each_other_at_once(store):
             equal([k for k in keys_of(s3, "both") if not k.endswith("/")], sorted(known), f"step {step}, seed {SEED}: the list")
 
 
+# Calls that a process is killed in the middle of.
+KINDS = ["put", "part", "complete", "delete"]
+
+
 class Load:
     """Clients that put, complete uploads and delete, and remember what was answered."""
 
     def __init__(self, ports, key, count=4):
         self.ports, self.key, self.stop = ports, key, threading.Event()
         self.done, self.doubtful, self.wrong = {}, {}, []
+        # Of each client: the call that it waits for, and the number of the door.
+        self.calls, self.answered = {}, {kind: 0 for kind in KINDS}
         self.threads = [threading.Thread(target=self.work, args=(number,)) for number in range(count)]
 
     def begin(self):
@@ -298,7 +304,8 @@ class Load:
         clients = [client(port, self.key) for port in self.ports]
         while not self.stop.is_set():
             key = f"{number}/{chance.randrange(3)}/{chance.randrange(8)}"
-            s3 = chance.choice(clients)
+            door = chance.randrange(len(clients))
+            s3 = clients[door]
             size = chance.choice([100, 5_000, 40_000, 300_000])
             data = hashlib.sha256(f"{key} {chance.random()}".encode()).digest() * (size // 32)
             what = chance.randrange(8)
@@ -307,15 +314,15 @@ class Load:
             try:
                 if what == 0:
                     self.doubtful[key] = before | {None}
-                    s3.delete_object(Bucket="load", Key=key)
+                    self.call(number, door, "delete", s3.delete_object, Key=key)
                     self.settle(key, None)
                 elif what == 1:
                     self.doubtful[key] = before | {data * 40}
-                    self.upload(s3, key, data * 40)
+                    self.upload(number, door, s3, key, data * 40)
                     self.settle(key, data * 40)
                 else:
                     self.doubtful[key] = before | {data}
-                    s3.put_object(Bucket="load", Key=key, Body=data)
+                    self.call(number, door, "put", s3.put_object, Key=key, Body=data)
                     self.settle(key, data)
             except (BotoCoreError, ClientError) as error:
                 code = getattr(error, "response", {}).get("Error", {}).get("Code")
@@ -323,13 +330,34 @@ class Load:
                     self.wrong.append(f"{key}: {error}")
                 time.sleep(0.1)
 
-    def upload(self, s3, key, data):
+    def call(self, number, door, kind, function, **named):
+        self.calls[number] = (kind, door)
+        try:
+            answer = function(Bucket="load", **named)
+        finally:
+            self.calls.pop(number)
+        self.answered[kind] += 1
+        return answer
+
+    def door_in(self, kind, limit_s=5):
+        """-> the number of a door that is asked for this now; any if none is for a while."""
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            for asked, door in list(self.calls.values()):
+                if asked == kind:
+                    return door
+            time.sleep(0.001)
+        return 0
+
+    def upload(self, client_number, door, s3, key, data):
         upload = s3.create_multipart_upload(Bucket="load", Key=key)["UploadId"]
         middle, parts = max(len(data) // 2, 5 << 20), []
         for number, part in enumerate([data[:middle], data[middle:]] if len(data) > middle else [data], 1):
-            etag = s3.upload_part(Bucket="load", Key=key, UploadId=upload, PartNumber=number, Body=part)["ETag"]
+            named = {"Key": key, "UploadId": upload, "PartNumber": number, "Body": part}
+            etag = self.call(client_number, door, "part", s3.upload_part, **named)["ETag"]
             parts.append({"ETag": etag, "PartNumber": number})
-        s3.complete_multipart_upload(Bucket="load", Key=key, UploadId=upload, MultipartUpload={"Parts": parts})
+        named = {"Key": key, "UploadId": upload, "MultipartUpload": {"Parts": parts}}
+        self.call(client_number, door, "complete", s3.complete_multipart_upload, **named)
 
     def possible(self, key):
         return self.doubtful.get(key, {self.done.get(key)})
@@ -349,7 +377,8 @@ class Load:
 
 @pytest.mark.limit(240 + 12 * KILLS)
 def test_nothing_answered_is_lost_when_doors_and_servers_are_killed(store):
-    """No half object, no lost 200, and nothing of interrupted uploads is left after `hekate s3 gc`."""
+    """Doors and servers are killed in the middle of a call of each kind. No half object, no lost 200, and nothing of
+    interrupted uploads is left after `hekate s3 gc`."""
     three(store, listen=True, mount=False)
     key = key_of(store)
     ports = [free_port() for _ in range(3)]
@@ -359,20 +388,21 @@ def test_nothing_answered_is_lost_when_doors_and_servers_are_killed(store):
         load.begin()
         for number in range(KILLS):
             time.sleep(chance.uniform(0.3, 1.0))
+            which = load.door_in(KINDS[number % len(KINDS)])
+            time.sleep(chance.choice([0, 0, 0.002, 0.01]))
             if number % 5 == 4:
                 name = chance.choice(["s2", "s3"])
                 store.kill_other(name)
                 time.sleep(chance.uniform(0.0, 1.0))
                 store.serve_other(name, *store.listens[name])
             else:
-                which = chance.randrange(3)
                 doors[which].kill()
                 doors[which].wait()
                 doors[which] = alone(store, ports[which])
         load.end()
         s3 = client(ports[0], key, attempts=5)
         load.verify(s3)
-        assert len(load.done) > 20, "too few calls were answered"
+        assert len(load.done) > 20 and min(load.answered.values()) > 0, f"too few calls were answered: {load.answered}"
         store.cli("s3", "gc", "v", "--older-than", "0s", limit_s=120)
         equal(s3.list_multipart_uploads(Bucket="load").get("Uploads", []), [], "uploads that are left")
         load.verify(s3)

@@ -13,7 +13,7 @@ give_up() { echo "guest: $*" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || give_up "root makes the image, for it is to have files of all users"
 command -v mmdebstrap >/dev/null || give_up "mmdebstrap is missing; run scripts/setup.sh soak"
 
-packages=linux-image-amd64,python3,python3-pytest,python3-pytest-xdist,fuse3,git,sqlite3,attr,strace,iproute2,kmod,procps,postgresql-15
+packages=linux-image-amd64,python3,python3-pytest,python3-pytest-xdist,fuse3,git,sqlite3,attr,strace,iproute2,kmod,procps,postgresql-15,etcd-server
 root=$directory/root
 mkdir -p "$directory"
 rm -rf "$root" "$directory/made-by"

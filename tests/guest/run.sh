@@ -4,6 +4,8 @@
 # Environment: HEKATE=PROGRAM and CHECK_HISTORY=PROGRAM (else they are built in release), GUEST_DIR=DIR for its disks
 # [target/guest], E2E_SETTINGS="A=B C=D" for the tests, GUEST_LIMIT_S=N for all of it [21600], GUEST_PATIENCE=N: how many
 # times the tests' own limits [20; with hardware 3]. Nothing that the guest writes is kept.
+# GUEST_STEADY=1: an emulated guest has one processor, whose clock counts instructions (4 ns each) while it is at work, so a
+# busy machine does not make it late: for tests that need leases to last.
 # tests/guest/pause.py stop|cont makes the guest's clock and work stand still while something else is measured.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -41,9 +43,10 @@ echo "$*" >"$run/tests/names"
 
 # With hardware it is as fast as this machine; without, many times slower, and the tests' limits are longer. A /dev/kvm of
 # neither Intel nor AMD (kvm_pvm, say) runs only kernels made for it.
-accelerator=(-accel tcg,thread=multi -cpu max) patience=${GUEST_PATIENCE:-20}
+accelerator=(-accel tcg,thread=multi -cpu max -smp 2) patience=${GUEST_PATIENCE:-20}
+[ -z "${GUEST_STEADY:-}" ] || accelerator=(-accel tcg -cpu max -icount shift=2 -smp 1)
 if [ -w /dev/kvm ] && { [ -d /sys/module/kvm_intel ] || [ -d /sys/module/kvm_amd ]; }; then
-  accelerator=(-accel kvm -cpu host) patience=${GUEST_PATIENCE:-3}
+  accelerator=(-accel kvm -cpu host -smp 2) patience=${GUEST_PATIENCE:-3}
 fi
 # One test at a time, since the guest has little to spare, and nothing is written beside the tests.
 {
@@ -57,7 +60,7 @@ rm -rf "$run/tests"
 # no_timer_check: an emulated timer on a busy machine is too late for the kernel's own test of it.
 echo "guest: booting (${accelerator[*]})"
 status=0
-TMPDIR=$run timeout "${GUEST_LIMIT_S:-21600}" qemu-system-x86_64 -machine pc "${accelerator[@]}" -smp 2 -m 3072 \
+TMPDIR=$run timeout "${GUEST_LIMIT_S:-21600}" qemu-system-x86_64 -machine pc "${accelerator[@]}" -m 3072 \
   -display none -no-reboot -nic none -monitor none -serial stdio -qmp unix:"$directory/qmp",server=on,wait=off \
   -drive file="$directory/disk",format=raw,if=virtio,snapshot=on -drive file="$run/disk",format=raw,if=virtio,readonly=on \
   -kernel "$directory/kernel" -initrd "$directory/initrd" \

@@ -55,6 +55,10 @@ reexport() { # a mount that Samba serves on: a minute
   cargo build --release -p hekate
   tests/e2e/run.sh test_samba.py -m soak
 }
+s3_kills() { # 500 doors and servers killed in the middle of PUTs, parts, completions and deletes: 40 minutes
+  cargo build --release -p hekate
+  HEKATE_KILLS=500 tests/e2e/run.sh nothing_answered_is_lost_when_doors_and_servers_are_killed
+}
 s3_clients() { # awscli, s3cmd, rclone, restic and mc against the S3 door: five minutes
   cargo build --release -p hekate
   tests/e2e/run.sh test_s3_clients.py -m soak
@@ -129,6 +133,9 @@ modes() { # the modes that are for measuring (cargo feature `measuring`), end to
 guest() { # the end-to-end tests in a Debian 12 guest with Linux 6.1 under qemu: two hours if it is emulated
   tests/guest/run.sh
 }
+clocks() { # a guest with a cluster over etcd, whose clock is set forwards and back under load: an hour and more if it is emulated
+  E2E_SETTINGS="HEKATE_SET_CLOCK=1" GUEST_STEADY=1 tests/guest/run.sh test_clocks.py -m soak
+}
 power() { # 50 times the power of a guest with a cluster is cut under load, two sets of torn disks each (docs/chaos.md): two hours if it is emulated
   cargo build --release -p hekate
   HEKATE=$(readlink -f "${CARGO_TARGET_DIR:-target}/release/hekate") python3 -B tests/chaos/power/run.py --rounds 50
@@ -144,7 +151,7 @@ package() { # the Debian package: linted, installed, removed, and booted by syst
   tests/package/run.sh
 }
 
-parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts modes translators reexport s3_clients disks containers programs posix memory etcd histories fuzz package power guest"
+parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts modes translators reexport s3_clients s3_kills disks containers programs posix memory etcd histories fuzz package power clocks guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;

@@ -344,6 +344,9 @@ mod tests {
         let part = "y".repeat(249);
         assert_eq!(text(&format!("{long}/b")), format!("%~+{part}/%~+{part}/%~={}/b", "y".repeat(102)));
         assert_eq!(text(&long[..252]), &long[..252]);
+        // What fits into one name is not cut.
+        assert_eq!(text(&format!("{}\u{1}", &long[..247])), format!("%~-{}\u{1}\u{2}", &long[..247]));
+        assert_eq!(text(&format!("{}\u{1}", &long[..248])), format!("%~+{}\u{1}/%~-\u{2}", &long[..248]));
     }
 
     #[test]
@@ -360,5 +363,13 @@ mod tests {
         assert_eq!(Segment::file(b"a\x01").foreign, Name::try_from("a\u{1}").ok());
         assert_eq!(Segment::file(b"%~x").foreign, None);
         assert_eq!(Segment::file(b"..").foreign, None);
+    }
+
+    #[test]
+    fn names_that_no_key_has_are_none_of_a_key() {
+        assert_eq!(spelling(b"%~+short"), Spelling::None);
+        assert_eq!(spelling(b"%~x"), Spelling::None);
+        // A segment that is its own name is no directory under another one.
+        assert!(!is_directory(b"a", 0) && is_directory(b"%~a", 0) && is_directory(b".", 0));
     }
 }

@@ -17,7 +17,7 @@ pub enum Work {
     Delete,
     /// 70 % GET, 25 % PUT, 5 % DELETE of what the same client put.
     Mixed,
-    /// Each client reads all pages of the listing, again and again.
+    /// Each client reads all pages of the listing, again and again; with `prefixes`, those of the next prefix, once.
     List,
 }
 
@@ -47,6 +47,8 @@ pub struct Options {
     /// What all keys begin with.
     pub prefix: String,
     pub shape: Shape,
+    /// Of parts of a listing.
+    pub prefixes: Vec<String>,
     pub delimiter: String,
     /// The body's SHA-256 is signed.
     pub is_signed: bool,
@@ -76,6 +78,7 @@ impl Options {
             first: 0,
             prefix: String::new(),
             shape: Shape::Flat,
+            prefixes: Vec::new(),
             delimiter: String::new(),
             is_signed: false,
             rate: 0,
@@ -100,6 +103,7 @@ impl Options {
             "--first" => self.first = number(name, value),
             "--prefix" => value.clone_into(&mut self.prefix),
             "--shape" => self.shape = if value == "nested" { Shape::Nested } else { Shape::Flat },
+            "--prefixes" => self.prefixes = value.split(',').map(str::to_owned).collect(),
             "--delimiter" => value.clone_into(&mut self.delimiter),
             "--signed" => self.is_signed = value == "1",
             "--rate" => self.rate = number(name, value),

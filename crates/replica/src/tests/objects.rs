@@ -537,3 +537,184 @@ fn a_put_refuses_what_is_no_object() {
     bench.ring.rest();
     bench.ring.check();
 }
+
+/// Makes an inode of another kind under a name that is no key's, as programs on a mount can. Returns its id.
+fn made_by_a_program(bench: &mut Bench, text: &[u8], node: NewNode) -> InodeId {
+    let (dir, name) = (bench.dir, whole(text));
+    let create =
+        NameOp::Create { dir, name, node, mode: 0o755, uid: 1, gid: 1, umask: 0, exclusive: true, seed: 7 << 60 };
+    let Ok(Reply::Node { attr, .. }) = bench.ring.name_op(create) else { panic!("nothing was made") };
+    attr.id
+}
+
+fn bytes_source(content: &'static [u8]) -> PutSource {
+    let (content, attributes) = (Bytes::from_static(content), Vec::new());
+    PutSource::Bytes { content, mode: 0o644, uid: 1, gid: 1, attributes }
+}
+
+fn make_prefix_op(bench: &Bench, name: usize) -> NameOp {
+    let (dir, name, alternate) = bench.names(name);
+    NameOp::MakePrefix { dir, name, alternate: alternate.unwrap(), mode: 0o755, uid: 1, gid: 1, seed: 3 << 60 }
+}
+
+/// A directory that a program has made at an object's alternate name is neither replaced nor taken for the object.
+#[test]
+fn a_directory_at_an_alternate_name_is_refused() {
+    let mut bench = bench(&storages(), 1);
+    made_by_a_program(&mut bench, &alternate("a"), NewNode::Directory);
+    assert_eq!(bench.put(0, bytes_source(b"x"), Condition::Always).unwrap_err(), Error::IsDirectory);
+    made_by_a_program(&mut bench, b"a", NewNode::File);
+    assert!(!bench.put(0, bytes_source(b"x"), Condition::Always).unwrap().1, "the file has the name");
+    let prefix = make_prefix_op(&bench, 0);
+    assert_eq!(bench.ring.name_op(prefix), Err(Error::IsDirectory), "the file cannot move to the alternate name");
+    bench.ring.rest();
+    bench.ring.check();
+}
+
+/// Of two files with an object's names the one under the first name is the object. When a directory takes that name,
+/// the other file goes.
+#[test]
+fn a_directory_for_keys_replaces_what_was_hidden_by_a_file() {
+    let mut bench = bench(&storages(), 1);
+    let (attr, _) = bench.put(0, bytes_source(b"seen"), Condition::Always).unwrap();
+    let hidden = made_by_a_program(&mut bench, &alternate("a"), NewNode::File);
+    let prefix = make_prefix_op(&bench, 0);
+    bench.ring.name_op(prefix).unwrap();
+    let Ok(Reply::Fetched { object }) = bench.fetch(0) else { panic!("no object") };
+    assert_eq!((object.attr.id, object.alternate), (attr.id, true));
+    assert_eq!(bench.ring.list(bench.dir), [whole(&alternate("a")), whole(b"a")]);
+    // A session may have the other file open until it has closed it.
+    assert!(bench.ring.read(Op::Inode { op: InodeOp::GetAttr { inode: hidden } }).is_ok());
+    let at = bench.ring.leader(hidden.position());
+    bench.ring.tell(at, Event::Collect { volume: VOLUME, inode: hidden });
+    assert_eq!(bench.ring.read(Op::Inode { op: InodeOp::GetAttr { inode: hidden } }), Err(Error::Stale));
+    bench.ring.rest();
+    bench.ring.check();
+}
+
+/// Only a file is an object: under a condition a symbolic link counts as nothing.
+#[test]
+fn conditions_count_files_only() {
+    let mut bench = bench(&storages(), 1);
+    let link = NewNode::Symlink { target: Bytes::from_static(b"b") };
+    made_by_a_program(&mut bench, b"a", link);
+    let put = |bench: &mut Bench, condition| bench.put(0, bytes_source(b"x"), condition);
+    assert_eq!(put(&mut bench, Condition::Exists).unwrap_err(), Error::ConditionFailed);
+    assert!(put(&mut bench, Condition::Absent).is_ok());
+    assert_eq!(put(&mut bench, Condition::Absent).unwrap_err(), Error::ConditionFailed);
+    bench.ring.rest();
+    bench.ring.check();
+}
+
+/// A put gives a name to files only, also to those of another partition.
+#[test]
+fn a_put_of_what_is_no_file_is_refused() {
+    let mut bench = bench(&storages(), 1);
+    let put = |bench: &mut Bench, inode| bench.put(0, PutSource::Inode { inode }, Condition::Always).unwrap_err();
+    let prefix = make_prefix_op(&bench, 4);
+    let Ok(Reply::Node { attr: Attr { id: made, .. }, .. }) = bench.ring.name_op(prefix) else {
+        panic!("no directory")
+    };
+    for inode in [made, bench.far, bench.dir] {
+        assert_eq!(put(&mut bench, inode), Error::IsDirectory);
+    }
+    let here = made_by_a_program(&mut bench, b"c", NewNode::Fifo);
+    let objects = std::mem::replace(&mut bench.dir, bench.far);
+    let there = made_by_a_program(&mut bench, b"c", NewNode::Fifo);
+    bench.dir = objects;
+    for inode in [here, there] {
+        assert!(matches!(put(&mut bench, inode), Error::Invalid { .. }));
+    }
+    bench.ring.rest();
+    bench.ring.check();
+}
+
+/// A session that keeps the old file reads it after the put, until it has closed it.
+#[test]
+fn a_put_keeps_the_old_file_for_a_session_that_has_it_open() {
+    for keep in [false, true] {
+        let mut bench = bench(&storages(), 1);
+        let (Attr { id: old, .. }, _) = bench.put(0, bytes_source(b"old"), Condition::Always).unwrap();
+        let (dir, name, alternate) = bench.names(0);
+        let (source, etag, condition, seed) = (bytes_source(b"new"), Bytes::new(), Condition::Always, 5);
+        bench.ring.name_op(NameOp::Put { dir, name, alternate, source, etag, condition, keep, seed }).unwrap();
+        let found = bench.ring.read(Op::Inode { op: InodeOp::GetAttr { inode: old } });
+        assert_eq!(found.is_ok(), keep, "{found:?}");
+        let at = bench.ring.leader(old.position());
+        bench.ring.tell(at, Event::Collect { volume: VOLUME, inode: old });
+        assert_eq!(bench.ring.read(Op::Inode { op: InodeOp::GetAttr { inode: old } }), Err(Error::Stale));
+        bench.ring.rest();
+        bench.ring.check();
+    }
+}
+
+/// A join has 10,000 parts at most, in a directory whose names are in one partition.
+#[test]
+fn a_join_has_limits() {
+    let parts = |count: usize| (0..count).map(|number| whole(format!("part-{number:05}").as_bytes())).collect();
+    let mut bench_of_one = bench(&storages(), 1);
+    let join = join_op(&bench_of_one, parts(10_000));
+    assert_eq!(bench_of_one.ring.name_op(join), Err(Error::NotFound), "none of the parts exists");
+    let join = join_op(&bench_of_one, parts(10_001));
+    assert!(matches!(bench_of_one.ring.name_op(join), Err(Error::Invalid { .. })));
+    let mut bench_of_two = bench(&storages(), 2);
+    let join = join_op(&bench_of_two, parts(1));
+    assert!(matches!(bench_of_two.ring.name_op(join), Err(Error::Invalid { .. })));
+}
+
+/// Who names no alternate asks for whatever has the name, a directory too.
+#[test]
+fn a_directory_is_fetched_without_an_alternate_name() {
+    let mut bench = bench(&storages(), 1);
+    let made = made_by_a_program(&mut bench, b"a", NewNode::Directory);
+    let attribute = Bytes::from_static(b"hekate.s3");
+    let fetch = NameOp::Fetch { dir: bench.dir, name: whole(b"a"), alternate: None, attribute, content: true };
+    assert_eq!(bench.ring.name_op(fetch), Ok(Reply::Elsewhere { inode: made, kind: NodeKind::Directory }));
+}
+
+/// A list of keys of the bench's directory.
+fn list_op(bench: &Bench, spread: u32, prefix: &str, after: &[u8], limit: u32) -> Op {
+    let (dir, prefix) = (bench.dir, Bytes::copy_from_slice(prefix.as_bytes()));
+    Op::Name { op: NameOp::ListKeys { dir, spread, prefix, after: Bytes::copy_from_slice(after), limit } }
+}
+
+/// The names of a page of keys behind any text, whether or not a key begins so.
+fn page(bench: &mut Bench, prefix: &str, after: &[u8], limit: u32) -> Vec<Name> {
+    let list = list_op(bench, 1, prefix, after, limit);
+    let listed = bench.ring.read_at(bench.ring.leader(bench.dir.position()), list);
+    let Ok(Reply::Keys { entries, .. }) = listed else { panic!("{listed:?}") };
+    entries.into_iter().map(|entry| entry.name).collect()
+}
+
+#[test]
+fn a_list_of_keys_begins_behind_any_text() {
+    let mut bench = bench(&storages(), 1);
+    let long = [b'd'; 255];
+    for name in [&b"a"[..], b"a-", &long] {
+        made_by_a_program(&mut bench, name, NewNode::Directory);
+    }
+    // All keys below the directory follow this text, which is longer than a name can be.
+    assert_eq!(page(&mut bench, "", &[&long[..], b"!"].concat(), 10), [whole(&long)]);
+    assert_eq!(page(&mut bench, "", &[&long[..], b"0"].concat(), 10), []);
+    assert_eq!(page(&mut bench, "", b"a-b", 10), [whole(b"a"), whole(&long)]);
+    assert_eq!(page(&mut bench, "", b"a/", 10), [whole(&long)]);
+    // The directory `a-` comes behind the text, and does not have the prefix.
+    assert_eq!(page(&mut bench, "a.", b"a-!", 10), []);
+    assert_eq!(page(&mut bench, "", b"", 0), [whole(b"a-")], "a page has a name at least");
+}
+
+/// A list says whether names that are escaped keys exist, and is refused if the directory is spread in another way.
+#[test]
+fn a_list_of_keys_says_what_the_directory_is() {
+    let mut bench = bench(&storages(), 1);
+    for (name, expected) in [("b", false), ("%~+c", true)] {
+        made_by_a_program(&mut bench, name.as_bytes(), NewNode::File);
+        let at = bench.ring.leader(bench.dir.position());
+        let list = list_op(&bench, 1, "b", b"", 10);
+        let listed = bench.ring.read_at(at, list);
+        let Ok(Reply::Keys { escaped, .. }) = listed else { panic!("{listed:?}") };
+        assert_eq!(escaped, expected);
+    }
+    let (at, list) = (bench.ring.leader(bench.dir.position()), list_op(&bench, 2, "", b"", 10));
+    assert!(bench.ring.read_at(at, list).is_err());
+}

@@ -200,6 +200,7 @@ fn apply(
             reply = Reply::Node { attr: attr_of(*inode, &record, None), created: false };
         }
         Leg::AddObjectLink { inode, etag } => {
+            tree.file(*inode)?;
             let record = add_link(&tree, &mut commit, *inode, Some(etag), now)?;
             reply = Reply::Node { attr: attr_of(*inode, &record, None), created: false };
         }
