@@ -9,6 +9,7 @@ use crate::layer::{Layer, MAP, Stack, absent_is_fine, map_name, segment_number};
 use crate::map::Map;
 use crate::store::{Hold, Store, Version};
 use bytes::Bytes;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{Condition, Error, InodeId, Result};
 use hekate_threads::{Mutex, RwLock};
 use std::sync::Arc;
@@ -92,7 +93,8 @@ impl Disk {
         if state.writing {
             copy_map(&store, stack.head(), &mut state)?;
         }
-        match stack.head().put_state(&*store, &state) {
+        let claims = !is_planted(Bug::DiskStateKept);
+        match if claims { stack.head().put_state(&*store, &state) } else { Ok(()) } {
             Err(Error::ConditionFailed) => {
                 return Err(Error::Unavailable { what: format!("vDisk {name} is written at this moment; try again") });
             }
@@ -321,7 +323,9 @@ impl Core {
             let mut log = self.log.lock();
             self.adopt_appends(&mut log)?;
             // They go to a segment of their own: an earlier opening may still write to the last one.
-            log.position.opening = self.store.random()?;
+            if !is_planted(Bug::DiskOpeningShared) {
+                log.position.opening = self.store.random()?;
+            }
             (log.segment, log.spare) = (None, None);
         }
         self.checkpoint()

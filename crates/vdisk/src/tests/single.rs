@@ -228,6 +228,19 @@ fn a_flush_beside_a_write_does_not_count_as_one_of_it() {
 }
 
 #[test]
+fn a_durable_change_makes_everything_before_it_durable() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    // Several segments.
+    (0..30).for_each(|block| disk.write(block * 4096, bytes(1, 4096), false).unwrap());
+    disk.write(30 * 4096, bytes(2, 4096), true).unwrap();
+    memory.end(catalogue.info("d").unwrap().holder.unwrap().session);
+    memory.lose_unsynced(|| false);
+    let disk = Disk::open(&super::catalogue(&memory, 3), "d", "test", SMALL).unwrap();
+    assert_eq!(disk.read(0, 31 * 4096).unwrap(), [&[1; 30 * 4096][..], &[2; 4096]].concat());
+}
+
+#[test]
 fn blocks_in_more_segments_than_an_append_has_entries_become_zeros() {
     let memory = Memory::default();
     let catalogue = super::catalogue(&memory, 7).with_segments(2);
