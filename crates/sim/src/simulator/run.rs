@@ -136,7 +136,8 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
         // A leader refuses locks while it does not know what a session holds that it has not heard of for 3 s.
         world.lose_session();
     }
-    let end = world.now + FAULTS_MAX;
+    world.disks.is_async = world.settings.disks.as_ref().is_some_and(|disks| disks.is_async);
+    let end = world.now + world.settings.disks.as_ref().map_or(FAULTS_MAX, |disks| disks.faults_max);
     while world.now < end && !world.is_quiet() {
         next(world)?;
     }
@@ -148,7 +149,10 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
 /// A client reads the whole volume.
 pub(super) fn examine(world: &mut World) -> std::result::Result<(), String> {
     let examiner = world.join(0, true);
-    world.people[examiner as usize].script.extend([list(ROOT), Op::Name { op: all_keys() }]);
+    world.people[examiner as usize].script.push_back(list(ROOT));
+    if world.settings.disks.is_none() {
+        world.people[examiner as usize].script.push_back(Op::Name { op: all_keys() });
+    }
     become_whole(world)
 }
 
