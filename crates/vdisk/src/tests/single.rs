@@ -228,6 +228,19 @@ fn a_flush_beside_a_write_does_not_count_as_one_of_it() {
 }
 
 #[test]
+fn whoever_lost_a_vdisk_reads_no_map_of_the_next_owner() {
+    let memory = Memory::default();
+    let (_, disk) = made(&memory, 80 * MIB);
+    // More pages of the map than are kept.
+    (0..40).for_each(|page| disk.write(page * 2 * MIB, bytes(1, 4096), false).unwrap());
+    disk.flush().unwrap();
+    let taken = Disk::steal(&super::catalogue(&memory, 3), "d", "test", SMALL).unwrap();
+    taken.write(0, bytes(2, 4096), false).unwrap();
+    taken.close().unwrap();
+    assert_eq!(disk.read(0, 4096), Err(Error::SessionEnded));
+}
+
+#[test]
 fn a_durable_change_makes_everything_before_it_durable() {
     let memory = Memory::default();
     let (catalogue, disk) = made(&memory, 4 * MIB);
