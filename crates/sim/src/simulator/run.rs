@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Faults end after this time, if clients have not finished before, in µs.
 const FAULTS_MAX: Micros = 60_000_000;
+/// Calls that a user of a vDisk makes after all faults have ended.
+const CALLS_AFTER: u32 = 3;
 /// Longest time in which a cluster becomes whole again, in µs.
 const WHOLE_MAX: Micros = 120_000_000;
 /// Time between two looks whether it is whole, in µs.
@@ -142,6 +144,9 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
         next(world)?;
     }
     world.heal();
+    if world.settings.disks.is_some() {
+        world.people.iter_mut().for_each(|one| one.calls_left = one.calls_left.min(CALLS_AFTER));
+    }
     become_whole(world)?;
     examine(world)
 }

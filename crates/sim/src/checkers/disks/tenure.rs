@@ -26,6 +26,9 @@ impl Write {
     }
 }
 
+/// A read, and what it has shown.
+type Shown<'a> = (DiskCallNumber, &'a DiskCall, &'a [(Cell, Tag)]);
+
 pub struct Tenure<'a> {
     calls: &'a [DiskCall],
     /// The call that began it.
@@ -87,7 +90,7 @@ impl<'a> Tenure<'a> {
     }
 
     /// The reads of the tenure with what they have shown, in the order of their ends.
-    fn reads(&self) -> Vec<(DiskCallNumber, &'a DiskCall, &'a [(Cell, Tag)])> {
+    fn reads(&self) -> Vec<Shown<'a>> {
         let shown = |(number, call): (DiskCallNumber, &'a DiskCall)| match (&call.op, &call.outcome) {
             (DiskOp::Read, Some(Ok(DiskAnswer::Cells(cells)))) => Some((number, call, &cells[..])),
             _ => None,
@@ -139,7 +142,7 @@ impl<'a> Tenure<'a> {
         let is_open = |call: &DiskCall| match &call.op {
             DiskOp::Change { durable, .. } => {
                 let is_flushed = call.is_done() && self.flushes.iter().any(|flush| *flush >= call.end());
-                !is_flushed && !(*durable && call.is_done())
+                !(is_flushed || *durable && call.is_done())
             }
             // A scrub appends, too.
             DiskOp::Scrub => !call.is_done(),
