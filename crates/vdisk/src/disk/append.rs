@@ -359,8 +359,9 @@ impl Core {
                 made => break made?,
             }
         };
+        let made = stack.head().add_segment(&self.store, number, file);
         self.store.allocate(file, u64::from(blocks) * BLOCK_BYTES)?;
-        Ok((number, stack.head().segment(&self.store, number)?))
+        Ok((number, made))
     }
 
     /// Makes the next segment ready beside the writes.

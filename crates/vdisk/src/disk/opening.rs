@@ -7,7 +7,7 @@ use crate::format::append::{Entry, Header, checksum};
 use crate::format::{BLOCK_BYTES, DiskKind, DiskRecord, LayerState, LogPosition, Record, SnapshotRecord};
 use crate::layer::{Layer, MAP, Stack, absent_is_fine, map_name, segment_number};
 use crate::map::Map;
-use crate::store::{Hold, Store, Version};
+use crate::store::{Hold, OpenFile, Store, Version};
 use bytes::Bytes;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{Condition, Error, InodeId, Result};
@@ -368,17 +368,21 @@ pub(super) fn read_blocks(
 /// Copies the map of a layer to a file that nobody else writes: whoever had the layer may still write pages that its state
 /// has announced. They are of appends that are in the log, so each of them may be copied or not.
 fn copy_map(store: &Arc<dyn Store>, layer: &Layer, state: &mut LayerState) -> Result<()> {
-    let next = state.map + 1;
-    // What an interrupted copy has left.
-    absent_is_fine(store.remove(layer.directory, &map_name(next)))?;
-    let file = store.make_file(layer.directory, &map_name(next))?;
+    let mut next = state.map + 1;
+    // Another process may copy the map at this moment, or has left a part of one.
+    let file = loop {
+        match store.make_file(layer.directory, &map_name(next)) {
+            Err(Error::Exists) => next += 1,
+            made => break Arc::new(OpenFile::new(store, made?)),
+        }
+    };
     for page in layer.pages().range(0, u64::MAX) {
         if let Some(bytes) = layer.page(store, page)? {
-            store.write(file, page * BLOCK_BYTES, bytes, false)?;
+            store.write(file.id, page * BLOCK_BYTES, bytes, false)?;
         }
     }
-    store.sync(file)?;
+    store.sync(file.id)?;
     (state.map, state.writing) = (next, false);
-    layer.use_map(next);
+    layer.use_map(next, file);
     Ok(())
 }

@@ -241,6 +241,22 @@ fn whoever_lost_a_vdisk_reads_no_map_of_the_next_owner() {
 }
 
 #[test]
+fn a_segment_that_is_made_while_another_takes_the_vdisk_is_not_one_of_the_next_owner() {
+    let memory = Memory::default();
+    let (_, disk) = made(&memory, 4 * MIB);
+    let (other, taken) = (super::catalogue(&memory, 3), Arc::new(Mutex::new(None)));
+    let takes = taken.clone();
+    memory.beside_write(move || {
+        let next = Disk::steal(&other, "d", "test", SMALL).unwrap();
+        next.write(0, bytes(2, 4096), true).unwrap();
+        *takes.lock() = Some(next);
+    });
+    let _ = disk.write(0, bytes(1, 4096), false);
+    let next = taken.lock().take().unwrap();
+    assert_eq!(next.read(0, 4096).unwrap(), bytes(2, 4096));
+}
+
+#[test]
 fn a_durable_change_makes_everything_before_it_durable() {
     let memory = Memory::default();
     let (catalogue, disk) = made(&memory, 4 * MIB);
