@@ -160,6 +160,16 @@ bugs! {
     SlotsForgotten = "slots-forgotten",
     /// A new leader gets the sessions that its server knows already, without a reading of the records.
     SessionsNotRead = "sessions-not-read",
+    /// A flush of a vDisk does not ask whether another process has taken the vDisk.
+    DiskFlushUnconfirmed = "disk-flush-unconfirmed",
+    /// A process that opens a vDisk does not replace the state of its head before it reads the log.
+    DiskStateKept = "disk-state-kept",
+    /// A process that opens a vDisk appends with the opening number of the one before.
+    DiskOpeningShared = "disk-opening-shared",
+    /// A durable change of a vDisk does not make the changes before it durable.
+    DiskDurableAlone = "disk-durable-alone",
+    /// A vDisk takes a sync that reports a loss as done.
+    DiskLossIgnored = "disk-loss-ignored",
 
     /// No sync of a file reaches the disk.
     SyncOff = "sync-off",

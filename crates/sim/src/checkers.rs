@@ -8,6 +8,7 @@ pub mod acknowledged;
 pub mod appends;
 pub mod attributes;
 pub mod contents;
+pub mod disks;
 pub mod linearize;
 pub mod locks;
 pub mod names;

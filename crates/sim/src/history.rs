@@ -4,6 +4,8 @@
 //! any later moment, or never. Times are steps of the simulator. If one call returned before another was invoked, it
 //! came first; all other calls overlap.
 
+pub mod disks;
+
 use hekate_proto::{DataOp, Error, InodeId, InodeOp, NameOp, Op, Reply, Result, SessionId, error::Advice};
 use std::collections::BTreeMap;
 use std::fmt;

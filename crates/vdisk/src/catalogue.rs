@@ -75,8 +75,8 @@ impl Catalogue {
     }
 
     /// Segments of new vDisks have so many blocks.
-    #[cfg(test)]
-    pub(crate) fn with_segments(self, segment_blocks: u32) -> Self {
+    #[must_use]
+    pub fn with_segments(self, segment_blocks: u32) -> Self {
         Self { segment_blocks, ..self }
     }
 

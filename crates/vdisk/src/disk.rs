@@ -272,6 +272,10 @@ impl Core {
                 map.drops()
             };
             let page = self.load_page(number, usize::MAX)?;
+            if !self.read_only.load(Ordering::Acquire) && self.stack().head().pages().has(number) {
+                // The next owner writes pages to the same file.
+                self.check_owner()?;
+            }
             self.map.lock().insert(number, page, drops);
         }
     }

@@ -201,10 +201,17 @@ impl Layer {
         }
     }
 
-    /// Reads the map from now on from the file with this number.
-    pub fn use_map(&self, number: u32) {
+    /// Reads the map from now on from this file.
+    pub fn use_map(&self, number: u32, file: Arc<OpenFile>) {
         let mut files = self.files.lock();
-        (files.map, files.map_file) = (number, None);
+        (files.map, files.map_file) = (number, Some(file));
+    }
+
+    /// Opens a segment that this process has made. Not by its name, under which the next owner may have made another one.
+    pub fn add_segment(&self, store: &Arc<dyn Store>, number: u32, made: InodeId) -> Arc<OpenFile> {
+        let file = Arc::new(OpenFile::new(store, made));
+        self.files.lock().segments.insert(number, file.clone());
+        file
     }
 
     /// Reads the layer's state again, after a scrub has replaced its files. A layer that was merged into the one above it

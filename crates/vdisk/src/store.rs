@@ -29,7 +29,7 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// `Lost`, once, if all replicas lost some of them.
     fn sync(&self, file: InodeId) -> Result<()>;
-    /// Gives the first `bytes` of a file zeros and space.
+    /// Gives the first `bytes` of a file zeros and space, on stable storage.
     fn allocate(&self, file: InodeId, bytes: u64) -> Result<()>;
     /// Makes an empty file.
     fn make_file(&self, dir: InodeId, name: &str) -> Result<InodeId>;

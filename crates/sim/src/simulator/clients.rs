@@ -1,5 +1,6 @@
 //! Clients: each is a `hekate_client::Volume`, and each of its calls runs on a thread of its own.
 
+mod disks;
 pub mod locks;
 pub mod objects;
 pub mod servers;
@@ -33,7 +34,7 @@ impl World {
     pub fn join(&mut self, calls_left: u32, examines: bool) -> u32 {
         let number = self.people.len() as u32;
         let (volume, calls, script) = Default::default();
-        self.people.push(Person { volume, calls, calls_left, script, examines });
+        self.people.push(Person { volume, calls, calls_left, script, is_at_work: false, examines });
         self.begin_client(number);
         number
     }
@@ -47,7 +48,9 @@ impl World {
             let opened = Volume::over(Arc::new(servers), welcome, &OpenOptions::default());
             threads::in_world(move |world: &mut World| match opened {
                 Ok(volume) => {
-                    world.people[client as usize].volume = Some(Arc::new(volume));
+                    let volume = Arc::new(volume);
+                    world.people[client as usize].volume = Some(volume.clone());
+                    world.begin_disks(client, volume);
                     (0..world.calls_at_once(client)).for_each(|_| world.thinks(client));
                 }
                 Err(error) => world.wrong.push(format!("client {client} cannot open the volume: {error}")),
@@ -99,6 +102,9 @@ impl World {
         if let Some(op) = person.script.pop_front() {
             let durable = !person.examines && self.random.below(100) < settings.workload.durable_share;
             return Some((op, durable));
+        }
+        if settings.disks.is_some() {
+            return None;
         }
         person.calls_left = person.calls_left.checked_sub(1)?;
         if let Some(read) = self.read_of_staying(number) {
@@ -237,7 +243,10 @@ impl World {
         let at = self.moment();
         let person = &mut self.people[number as usize];
         person.calls.clear();
+        person.is_at_work = false;
         let volume = person.volume.take();
+        self.disks.client_died(number, at);
+        self.paused_clients.remove(&number);
         let session = volume.as_ref().map(|volume| volume.session());
         self.threads.end(Owner::Client(number), volume, self.now, &mut self.random);
         self.messages.retain(|_, message| message.from != Owner::Client(number));
@@ -293,9 +302,20 @@ impl World {
         }
     }
 
+    /// All connections of a client end, and servers notice it.
+    pub fn lose_connections_of(&mut self, client: u32) {
+        let lost = self.messages.iter().filter(|(_, message)| message.from == Owner::Client(client));
+        lost.map(|(number, _)| *number).collect::<Vec<_>>().into_iter().for_each(|message| self.lose_soon(message));
+        self.close_listeners_of_client(client);
+        if let Some(session) = self.people[client as usize].volume.as_ref().map(|volume| volume.session()) {
+            self.disconnect(session);
+        }
+    }
+
     /// True if all clients have made all their calls.
     pub fn is_quiet(&self) -> bool {
-        let is_done = |one: &Person| one.volume.is_some() && one.calls.is_empty() && one.calls_left == 0;
+        let is_done =
+            |one: &Person| one.volume.is_some() && one.calls.is_empty() && one.calls_left == 0 && !one.is_at_work;
         self.people.iter().all(|one| is_done(one) && one.script.is_empty())
     }
 }

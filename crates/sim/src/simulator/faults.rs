@@ -24,7 +24,7 @@ const LEG_TAKES: u64 = 20_000;
 /// Longest time between two faults of a pair, in µs: nearly at once, or after clients have continued for a while.
 const FOLLOWS_MAX: [u64; 2] = [30_000, 1_000_000];
 /// The place of the fault that a server is stopped, behind those of `FaultSettings::weights`.
-const STOP: usize = 19;
+const STOP: usize = 21;
 
 impl World {
     /// Causes one fault, and schedules the next.
@@ -51,7 +51,7 @@ impl World {
         });
         // While a block is damaged, faults that take the other copies would lose data; so would writes that only the
         // damaged brick receives.
-        let is_second = !matches!(chosen, Some(4 | 5 | 7 | 8 | 12 | 13 | 17)) && self.rotten.is_some();
+        let is_second = !matches!(chosen, Some(4 | 5 | 7 | 8 | 12 | 13 | 17 | 19 | 20)) && self.rotten.is_some();
         if let Some(chosen) = chosen.filter(|_| !is_second) {
             self.cause(chosen);
         }
@@ -80,6 +80,8 @@ impl World {
             15 => self.lose_disk(brick),
             16 => self.split_off(),
             17 => self.rot_journal(brick),
+            19 => self.pause_client(),
+            20 => self.cut_client_off(),
             STOP => {
                 trace!(self, "server {server} is stopped");
                 self.report.count("fault: a server is stopped");
@@ -127,6 +129,41 @@ impl World {
                 disks.values().nth(chosen).into_iter().for_each(|slot| slot.disk.die_after(calls));
             }
         }
+    }
+
+    /// A client that is to be away, and for how long; none while another one is.
+    fn leaves(&mut self) -> Option<(u32, u64)> {
+        let now = self.now;
+        let is_away = |until: &u64| *until > now;
+        if self.paused_clients.values().any(is_away) || self.out_of_reach.values().any(is_away) {
+            return None;
+        }
+        let times = self.settings.disks.as_ref().map_or([PAUSE_MAX; 2], |disks| disks.away);
+        let client = self.random.below(self.people.len() as u64) as u32;
+        Some((client, times[self.random.below(times.len() as u64) as usize]))
+    }
+
+    /// A client stands still. Half of the times its connections end, as they do when its machine stands still.
+    fn pause_client(&mut self) {
+        let Some((client, time)) = self.leaves() else { return };
+        let is_machine = self.random.once_in(2);
+        trace!(self, "client {client} stands still for {time}, its machine {is_machine}");
+        self.report.count("fault: a client is paused");
+        self.paused_clients.insert(client, self.now + time);
+        if is_machine {
+            self.lose_connections_of(client);
+        }
+    }
+
+    /// A client reaches no server.
+    fn cut_client_off(&mut self) {
+        let Some((client, time)) = self.leaves() else { return };
+        trace!(self, "client {client} reaches no server for {time}");
+        self.report.count("fault: a client is cut off");
+        for server in 0..self.settings.servers {
+            self.out_of_reach.insert((client, server), self.now + time);
+        }
+        self.lose_connections_of(client);
     }
 
     /// Machines lose their power at the same moment, and with it what is not on stable storage.
@@ -247,6 +284,7 @@ impl World {
         self.out_of_reach.clear();
         self.staying.clear();
         self.paused.clear();
+        self.paused_clients.clear();
         self.slow.clear();
         self.apart.clear();
         self.servers.iter().flat_map(|server| server.disks.values()).for_each(|slot| slot.disk.heal());

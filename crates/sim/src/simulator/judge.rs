@@ -2,7 +2,7 @@
 
 use crate::checkers::replicas::{Copies, Replica};
 use crate::checkers::space::RingEntries;
-use crate::checkers::{Complaint, attributes, contents, locks, names, objects, replicas, space};
+use crate::checkers::{Complaint, attributes, contents, disks, locks, names, objects, replicas, space};
 use crate::simulator::world::{Slot, World};
 use hekate_brick::Brick;
 use hekate_cluster::RingInfo;
@@ -52,6 +52,8 @@ impl World {
         }
         let waits = self.people.iter().enumerate().filter(|(_, one)| !one.calls.is_empty());
         left.extend(waits.map(|(number, one)| format!("client {number} waits: {:?}", one.calls)));
+        let works = self.people.iter().enumerate().filter(|(_, one)| one.is_at_work);
+        left.extend(works.map(|(number, _)| format!("client {number} uses the vDisk")));
         left
     }
 
@@ -86,6 +88,7 @@ impl World {
         complaints.extend(attributes::check(&self.history));
         complaints.extend(locks::check(&self.history));
         complaints.extend(objects::check(&self.history));
+        complaints.extend(disks::check(&self.disks, self.history.power_cuts()));
         if self.history.power_cuts().is_empty() {
             complaints.extend(names::check(&self.history));
         }

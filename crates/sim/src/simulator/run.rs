@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Faults end after this time, if clients have not finished before, in µs.
 const FAULTS_MAX: Micros = 60_000_000;
+/// Calls that a user of a vDisk makes after all faults have ended.
+const CALLS_AFTER: u32 = 3;
 /// Longest time in which a cluster becomes whole again, in µs.
 const WHOLE_MAX: Micros = 120_000_000;
 /// Time between two looks whether it is whole, in µs.
@@ -136,11 +138,15 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
         // A leader refuses locks while it does not know what a session holds that it has not heard of for 3 s.
         world.lose_session();
     }
-    let end = world.now + FAULTS_MAX;
+    world.disks.is_async = world.settings.disks.as_ref().is_some_and(|disks| disks.is_async);
+    let end = world.now + world.settings.disks.as_ref().map_or(FAULTS_MAX, |disks| disks.faults_max);
     while world.now < end && !world.is_quiet() {
         next(world)?;
     }
     world.heal();
+    if world.settings.disks.is_some() {
+        world.people.iter_mut().for_each(|one| one.calls_left = one.calls_left.min(CALLS_AFTER));
+    }
     become_whole(world)?;
     examine(world)
 }
@@ -148,7 +154,10 @@ fn whole_run(world: &mut World) -> std::result::Result<(), String> {
 /// A client reads the whole volume.
 pub(super) fn examine(world: &mut World) -> std::result::Result<(), String> {
     let examiner = world.join(0, true);
-    world.people[examiner as usize].script.extend([list(ROOT), Op::Name { op: all_keys() }]);
+    world.people[examiner as usize].script.push_back(list(ROOT));
+    if world.settings.disks.is_none() {
+        world.people[examiner as usize].script.push_back(Op::Name { op: all_keys() });
+    }
     become_whole(world)
 }
 

@@ -1,7 +1,10 @@
 //! The settings of a run, all of which follow from its seed and its kind.
 
+mod disks;
 mod narrow;
 pub mod workload;
+
+pub use disks::{CELLS_PER_BLOCK, DiskSettings};
 
 use crate::simulator::settings::workload::{FaultSettings, Micros, Workload};
 use hekate_brick::storage::Random;
@@ -44,6 +47,8 @@ pub struct Settings {
     pub faults: FaultSettings,
     /// Weight of the fault that a server is stopped as an operator stops it.
     pub stop: u64,
+    /// Clients use a vDisk, and nothing else.
+    pub disks: Option<DiskSettings>,
 }
 
 /// The kinds of runs: everything, and those that leave most things out (`settings/narrow.rs`).
@@ -59,10 +64,11 @@ pub enum Kind {
     Journals,
     Locks,
     Objects,
+    Disks,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Wide,
         Kind::Narrow,
         Kind::Names,
@@ -73,6 +79,7 @@ impl Kind {
         Kind::Journals,
         Kind::Locks,
         Kind::Objects,
+        Kind::Disks,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -87,6 +94,7 @@ impl Kind {
             Kind::Journals => "journals",
             Kind::Locks => "locks",
             Kind::Objects => "objects",
+            Kind::Disks => "disks",
         }
     }
 
@@ -100,6 +108,7 @@ impl Kind {
             Kind::Legs => Workload::narrow_legs(seed),
             Kind::Splits => Workload::narrow_splits(seed),
             Kind::Journals => Workload::narrow_journals(seed),
+            Kind::Disks => Workload::narrow_disks(seed),
         }
     }
 }
@@ -134,6 +143,7 @@ impl Settings {
             faults: FaultSettings { every, ..workload.faults },
             stop: pick(random, &[0, 0, 2]),
             objects: pick(random, &[0, 0, 20]),
+            disks: None,
             workload,
         };
         wide.of_kind(kind, random)
@@ -150,6 +160,7 @@ impl Settings {
             Kind::Late | Kind::Splits => Self { calls_at_once: 1, ..narrow(self) },
             Kind::Locks => Self { locks: pick(random, &[50, 80]), ..narrow(self) },
             Kind::Objects => Self { objects: pick(random, &[60, 90]), ..narrow(self) },
+            Kind::Disks => Self { disks: Some(DiskSettings::of(self.seed)), ..narrow(self) },
         }
     }
 }

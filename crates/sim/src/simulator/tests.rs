@@ -205,6 +205,14 @@ fn narrow_objects_become_whole() {
     assert!(sum.of("refused: put") > 0, "no condition failed");
 }
 
+#[test]
+fn narrow_disks_become_whole() {
+    let Some((sum, _)) = try_seeds(Kind::Disks, NARROW_SEEDS) else { return };
+    for what in ["open", "open is refused", "steal", "flush", "snapshot", "scrub", "read snapshot"] {
+        assert!(sum.of(&format!("vDisk: {what}")) > 0, "{what}: never");
+    }
+}
+
 /// Tries seeds. `HEKATE_SEEDS=n`: this many; `HEKATE_FIRST=n`: beginning with this one; `HEKATE_SEED=n`: this one only,
 /// with a trace. Returns the counters and the number of seeds; none if it was a single one.
 fn try_seeds(kind: Kind, count: u64) -> Option<(Report, u64)> {

@@ -1,5 +1,6 @@
 //! The world of a run: servers, disks, network, clients and time. Everything that happens is an event in one queue.
 
+use crate::history::disks::{DiskCallNumber, DiskHistory};
 use crate::history::{CallNumber, History, Moment};
 use crate::simulator::Report;
 use crate::simulator::clients::locks::Listener;
@@ -172,6 +173,8 @@ pub struct Person {
     pub calls: BTreeMap<CallNumber, Op>,
     pub calls_left: u32,
     pub script: VecDeque<Op>,
+    /// It uses the vDisk.
+    pub is_at_work: bool,
     /// It reads everything that it is shown.
     pub examines: bool,
 }
@@ -204,6 +207,9 @@ pub struct World {
     pub known: Known,
     pub objects: KnownObjects,
     pub history: History,
+    pub disks: DiskHistory,
+    /// Calls about the vDisk that found damage though no brick was damaged.
+    pub disk_damage: Vec<(DiskCallNumber, String)>,
     moment: Moment,
     digest: Xxh3,
     pub report: Report,
@@ -214,6 +220,8 @@ pub struct World {
     pub out_of_reach: BTreeMap<(u32, u32), Micros>,
     /// Clients that stay at a server which is split off, and until when. They only read.
     pub staying: BTreeMap<u32, Micros>,
+    /// Paused clients, and until when.
+    pub paused_clients: BTreeMap<u32, Micros>,
     /// Paused servers, and until when.
     pub paused: BTreeMap<u32, Micros>,
     /// Servers that get late answers from the coordinator, and until when.
@@ -284,6 +292,8 @@ impl World {
             known: Known::new(&settings.workload),
             objects: KnownObjects::default(),
             history: History::default(),
+            disks: DiskHistory::default(),
+            disk_damage: Vec::new(),
             moment: 0,
             digest: Xxh3::new(),
             report: Report::default(),
@@ -291,6 +301,7 @@ impl World {
             cut: BTreeSet::new(),
             out_of_reach: BTreeMap::new(),
             staying: BTreeMap::new(),
+            paused_clients: BTreeMap::new(),
             paused: BTreeMap::new(),
             slow: BTreeMap::new(),
             apart: BTreeMap::new(),
@@ -382,8 +393,19 @@ impl World {
         }
     }
 
+    /// The client whose process must run for an event.
+    fn client_of(&self, event: &Event) -> Option<u32> {
+        let Event::Resume { thread, .. } = event else { return None };
+        match self.threads.owner_of(*thread) {
+            Some(Owner::Client(client)) => Some(client),
+            _ => None,
+        }
+    }
+
     pub fn happen(&mut self, event: Event) {
         let until = self.server_of(&event).and_then(|server| self.paused.get(&server)).copied();
+        let until =
+            until.or_else(|| self.client_of(&event).and_then(|client| self.paused_clients.get(&client)).copied());
         if let Some(until) = until.filter(|until| *until > self.now) {
             return self.after(until - self.now, event);
         }

@@ -8,6 +8,7 @@ use crate::layer::{Stack, segment_name};
 use crate::map::Place;
 use crate::store::OpenFile;
 use bytes::Bytes;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{Error, Result, SHARD_BYTES};
 use hekate_threads::HashMap;
 use std::collections::{BTreeMap, VecDeque};
@@ -90,20 +91,31 @@ impl Core {
     /// As [`Disk::change`], also beyond the end.
     pub(super) fn change_anywhere(self: &Arc<Self>, changes: &[Change], durable: bool) -> Result<()> {
         self.check_writable()?;
-        {
+        let is_behind = {
             let mut log = self.log.lock();
             let mut cut = Cut::new(self);
             changes.iter().try_for_each(|change| cut.add(change))?;
-            self.append_all(&mut log, cut.items(), durable)?;
-        }
-        if durable {
-            self.check_owner()?;
+            // A log that has lost an append ends there: what is before a durable append has to be as durable.
+            let is_behind = !self.is_stable(&log) && !is_planted(Bug::DiskDurableAlone);
+            self.append_all(&mut log, cut.items(), durable && !is_behind)?;
+            is_behind
+        };
+        match durable {
+            true if is_behind => self.sync_and_confirm()?,
+            true => self.check_owner()?,
+            false => {}
         }
         self.checkpoint_if_due()
     }
 
+    /// True if all appends are on stable storage.
+    fn is_stable(&self, log: &Log) -> bool {
+        self.stable.load(Ordering::Acquire) >= log.position.sequence
+    }
+
     /// Copies blocks, or holes (without data), to the layer that is written, unless the map leads elsewhere meanwhile. False:
-    /// the stack of layers is another one than `stack`, to which the places belong, and nothing was copied.
+    /// the stack of layers is another one than `stack`, to which the places belong, and nothing was copied. The copies are
+    /// on stable storage before the map leads to them, as the blocks may have been.
     pub(super) fn move_blocks(self: &Arc<Self>, stack: &Arc<Stack>, moved: Vec<(u64, Place, Bytes)>) -> Result<bool> {
         self.check_writable()?;
         {
@@ -112,7 +124,7 @@ impl Core {
                 return Ok(false);
             }
             let items = moved.into_iter().map(|(block, from, data)| Item::Moved { block, from, data }).collect();
-            self.append_all(&mut log, items, false)?;
+            self.append_all(&mut log, items, true)?;
         }
         self.checkpoint_if_due()?;
         Ok(true)
@@ -160,13 +172,19 @@ impl Core {
         let segment = log.segment.clone().ok_or_else(|| Error::bug("an append without a segment"))?;
         let length = bytes.len() as u64;
         self.store.write(segment.id, u64::from(position.block) * BLOCK_BYTES, bytes, durable)?;
-        // Not before the write has ended: a sync beside it would count as one of it.
-        self.unsynced.lock().insert(segment.id, segment.clone());
+        let is_stable = durable && self.is_stable(log);
+        if !is_stable {
+            // Not before the write has ended: a sync beside it would count as one of it.
+            self.unsynced.lock().insert(segment.id, segment.clone());
+        }
         self.unconfirmed.store(true, Ordering::Release);
         if let Err(error) = self.enter(log, &header) {
             // The log has what the map has not: only reading the log again makes them equal.
             log.failed = Some(error.clone());
             return Err(error);
+        }
+        if is_stable {
+            self.stable.fetch_max(log.position.sequence, Ordering::AcqRel);
         }
         log.bytes += length;
         self.counts.appends.fetch_add(1, Ordering::Relaxed);
@@ -346,8 +364,9 @@ impl Core {
                 made => break made?,
             }
         };
+        let made = stack.head().add_segment(&self.store, number, file);
         self.store.allocate(file, u64::from(blocks) * BLOCK_BYTES)?;
-        Ok((number, stack.head().segment(&self.store, number)?))
+        Ok((number, made))
     }
 
     /// Makes the next segment ready beside the writes.

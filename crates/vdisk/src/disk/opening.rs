@@ -7,8 +7,9 @@ use crate::format::append::{Entry, Header, checksum};
 use crate::format::{BLOCK_BYTES, DiskKind, DiskRecord, LayerState, LogPosition, Record, SnapshotRecord};
 use crate::layer::{Layer, MAP, Stack, absent_is_fine, map_name, segment_number};
 use crate::map::Map;
-use crate::store::{Hold, Store, Version};
+use crate::store::{Hold, OpenFile, Store, Version};
 use bytes::Bytes;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{Condition, Error, InodeId, Result};
 use hekate_threads::{Mutex, RwLock};
 use std::sync::Arc;
@@ -92,7 +93,8 @@ impl Disk {
         if state.writing {
             copy_map(&store, stack.head(), &mut state)?;
         }
-        match stack.head().put_state(&*store, &state) {
+        let claims = !is_planted(Bug::DiskStateKept);
+        match if claims { stack.head().put_state(&*store, &state) } else { Ok(()) } {
             Err(Error::ConditionFailed) => {
                 return Err(Error::Unavailable { what: format!("vDisk {name} is written at this moment; try again") });
             }
@@ -321,7 +323,9 @@ impl Core {
             let mut log = self.log.lock();
             self.adopt_appends(&mut log)?;
             // They go to a segment of their own: an earlier opening may still write to the last one.
-            log.position.opening = self.store.random()?;
+            if !is_planted(Bug::DiskOpeningShared) {
+                log.position.opening = self.store.random()?;
+            }
             (log.segment, log.spare) = (None, None);
         }
         self.checkpoint()
@@ -367,10 +371,14 @@ const COPY_PAGES: u64 = 64;
 /// Copies the map of a layer to a file that nobody else writes: whoever had the layer may still write pages that its state
 /// has announced. They are of appends that are in the log, so each of them may be copied or not.
 fn copy_map(store: &Arc<dyn Store>, layer: &Layer, state: &mut LayerState) -> Result<()> {
-    let next = state.map + 1;
-    // What an interrupted copy has left.
-    absent_is_fine(store.remove(layer.directory, &map_name(next)))?;
-    let file = store.make_file(layer.directory, &map_name(next))?;
+    let mut next = state.map + 1;
+    // Another process may copy the map at this moment, or has left a part of one.
+    let file = loop {
+        match store.make_file(layer.directory, &map_name(next)) {
+            Err(Error::Exists) => next += 1,
+            made => break Arc::new(OpenFile::new(store, made?)),
+        }
+    };
     let pages = layer.pages();
     let mut due = pages.range(0, u64::MAX).peekable();
     while let Some(first) = due.next() {
@@ -379,10 +387,10 @@ fn copy_map(store: &Arc<dyn Store>, layer: &Layer, state: &mut LayerState) -> Re
             count += 1;
         }
         let bytes = layer.read_pages(store, first, count)?;
-        store.write(file, first * BLOCK_BYTES, bytes, false)?;
+        store.write(file.id, first * BLOCK_BYTES, bytes, false)?;
     }
-    store.sync(file)?;
+    store.sync(file.id)?;
     (state.map, state.writing) = (next, false);
-    layer.use_map(next);
+    layer.use_map(next, file);
     Ok(())
 }

@@ -78,7 +78,7 @@ impl Memory {
         self.0.lock().changes_left = None;
     }
 
-    /// Runs `then` when the next write of bytes has begun and not ended.
+    /// Runs `then` when the next write, or allocation, of bytes has begun and not ended.
     pub fn beside_write(&self, then: impl FnOnce() + Send + 'static) {
         self.0.lock().beside = Some(Box::new(then));
     }
@@ -293,6 +293,8 @@ impl Store for MemoryStore {
     }
 
     fn allocate(&self, file: InodeId, bytes: u64) -> Result<()> {
+        let beside = self.world.lock().beside.take();
+        beside.into_iter().for_each(|run| run());
         self.change(|world| {
             let file = world.file(file)?;
             file.size = file.size.max(bytes);

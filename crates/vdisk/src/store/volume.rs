@@ -83,7 +83,7 @@ impl Store for VolumeStore {
 
     fn allocate(&self, file: InodeId, bytes: u64) -> Result<()> {
         let mode = Allocate::Reserve { keep_size: false };
-        self.volume.allocate(&Context::default(), file, 0, bytes, mode, false)
+        self.volume.allocate(&Context::DURABLE, file, 0, bytes, mode, false)
     }
 
     fn make_file(&self, dir: InodeId, name: &str) -> Result<InodeId> {

@@ -272,6 +272,9 @@ impl History {
                 disk.change(&changes, durable)?;
                 let expected = self.disks.get_mut(name).unwrap();
                 (expected.bytes, expected.doubtful) = (bytes, Vec::new());
+                if durable {
+                    expected.unflushed.clear();
+                }
             }
         }
         Ok(())

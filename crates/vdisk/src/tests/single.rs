@@ -233,6 +233,48 @@ fn a_flush_beside_a_write_does_not_count_as_one_of_it() {
 }
 
 #[test]
+fn whoever_lost_a_vdisk_reads_no_map_of_the_next_owner() {
+    let memory = Memory::default();
+    let (_, disk) = made(&memory, 80 * MIB);
+    // More pages of the map than are kept.
+    (0..40).for_each(|page| disk.write(page * 2 * MIB, bytes(1, 4096), false).unwrap());
+    disk.flush().unwrap();
+    let taken = Disk::steal(&super::catalogue(&memory, 3), "d", "test", SMALL).unwrap();
+    taken.write(0, bytes(2, 4096), false).unwrap();
+    taken.close().unwrap();
+    assert_eq!(disk.read(0, 4096), Err(Error::SessionEnded));
+}
+
+#[test]
+fn a_segment_that_is_made_while_another_takes_the_vdisk_is_not_one_of_the_next_owner() {
+    let memory = Memory::default();
+    let (_, disk) = made(&memory, 4 * MIB);
+    let (other, taken) = (super::catalogue(&memory, 3), Arc::new(Mutex::new(None)));
+    let takes = taken.clone();
+    memory.beside_write(move || {
+        let next = Disk::steal(&other, "d", "test", SMALL).unwrap();
+        next.write(0, bytes(2, 4096), true).unwrap();
+        *takes.lock() = Some(next);
+    });
+    let _ = disk.write(0, bytes(1, 4096), false);
+    let next = taken.lock().take().unwrap();
+    assert_eq!(next.read(0, 4096).unwrap(), bytes(2, 4096));
+}
+
+#[test]
+fn a_durable_change_makes_everything_before_it_durable() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    // Several segments.
+    (0..30).for_each(|block| disk.write(block * 4096, bytes(1, 4096), false).unwrap());
+    disk.write(30 * 4096, bytes(2, 4096), true).unwrap();
+    memory.end(catalogue.info("d").unwrap().holder.unwrap().session);
+    memory.lose_unsynced(|| false);
+    let disk = Disk::open(&super::catalogue(&memory, 3), "d", "test", SMALL).unwrap();
+    assert_eq!(disk.read(0, 31 * 4096).unwrap(), [&[1; 30 * 4096][..], &[2; 4096]].concat());
+}
+
+#[test]
 fn blocks_in_more_segments_than_an_append_has_entries_become_zeros() {
     let memory = Memory::default();
     let catalogue = super::catalogue(&memory, 7).with_segments(2);

@@ -30,7 +30,8 @@ fn unavailable(server: ServerId) -> Error {
 
 fn send(server: ServerId, requests: &[Request]) -> Result<Batch> {
     if threads::is_dying() {
-        return Err(unavailable(server));
+        // Not an error after which destructors would try again.
+        return Err(Error::SessionEnded);
     }
     let message = threads::new_message();
     threads::ask(Action::Send { message, server, requests: requests.to_vec() });

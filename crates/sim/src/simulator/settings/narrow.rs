@@ -134,6 +134,24 @@ impl Workload {
         }
     }
 
+    /// The workload of a narrow run about vDisks: two or three clients take a vDisk from each other, are paused and cut
+    /// off, and come back when another one has it.
+    pub fn narrow_disks(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4a44_d15c);
+        let narrow = Self::narrow(seed);
+        let mut weight = |greatest: u64| if random.once_in(3) { 0 } else { 1 + random.below(greatest) };
+        let (client_pause, client_cut, client_death) = (weight(4), weight(4), weight(2));
+        let power_cut_all = narrow.faults.power_cut_all * 2;
+        Self {
+            partitions: pick(random, &[1, 2, 4]),
+            clients: pick(random, &[2, 2, 3]),
+            visitors: false,
+            calls_per_client: pick(random, &[25, 50]),
+            faults: FaultSettings { client_pause, client_cut, client_death, power_cut_all, ..narrow.faults },
+            ..narrow
+        }
+    }
+
     /// The workload of a narrow run about bytes.
     pub fn narrow(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_0e00);

@@ -40,11 +40,15 @@ pub struct FaultSettings {
     pub journal_rot: u64,
     /// All processes die, but no machine does.
     pub kill_all: u64,
+    /// A client's process is paused, for longer than its session or not.
+    pub client_pause: u64,
+    /// A client reaches no server, for longer than its session or not.
+    pub client_cut: u64,
 }
 
 impl FaultSettings {
     /// The weights, in the order of `World::fault`.
-    pub fn weights(&self) -> [u64; 19] {
+    pub fn weights(&self) -> [u64; 21] {
         [
             self.kill,
             self.power_cut,
@@ -65,6 +69,8 @@ impl FaultSettings {
             self.split,
             self.journal_rot,
             self.kill_all,
+            self.client_pause,
+            self.client_cut,
         ]
     }
 }
