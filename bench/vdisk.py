@@ -42,6 +42,8 @@ ROWS = {
 }
 SOCKET = f"{PP}/run/bench.nbd"
 STATE = f"{PP}/run/hekate"
+# fio takes no directory of certificates.
+PEM = "/etc/pki/libnbd"
 
 
 def sh(*line, **named):
@@ -88,7 +90,9 @@ class Vdisk:
         if tls:
             hekate("nbd", "enable", "pv", "--listen", "127.0.0.1:10809")
             hekate("client", "create", "bench", "--volume", "pv", "-o", f"{PP}/run/bench.hekate")
-            hekate("client", "pem", f"{PP}/run/bench.hekate", f"{PP}/run/pem")
+            if os.path.exists(PEM):
+                raise SystemExit(f"{PEM} exists, where fio's engine nbd looks for certificates; move it away")
+            hekate("client", "pem", f"{PP}/run/bench.hekate", PEM)
         else:
             hekate("nbd", "enable", "pv", "--listen", "127.0.0.1:10809", "--plain")
         self.tls = tls
@@ -96,12 +100,13 @@ class Vdisk:
 
     def of(self, disk):
         if self.tls:
-            return nbd(f"nbds://127.0.0.1:10809/{disk}?tls-certificates={PP}/run/pem")
+            return nbd(f"nbds://127.0.0.1:10809/{disk}")
         return nbd(f"nbd://127.0.0.1:10809/{disk}")
 
     def down(self):
         system("hekate", "down", "r2-two")
-        sh("rm", "-rf", f"{PP}/run/bench.hekate", f"{PP}/run/pem")
+        if self.tls:
+            sh("rm", "-rf", f"{PP}/run/bench.hekate", PEM)
 
 
 class Image:
