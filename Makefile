@@ -9,7 +9,7 @@ MINUTES   ?= 60
 # The crates with code for the modes that only measurements use, and the feature that they are built with.
 MEASURING  = -p hekate -p hekate-replica -p hekate-server -p hekate-translators --features hekate/measuring
 
-# The program that cargo test has built: another build, in release, would take as long as many tests.
+# Built as cargo test has built its parts: a build in release would take as long as many tests.
 TESTED     = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/hekate
 
 .DEFAULT_GOAL := help
@@ -34,6 +34,7 @@ test: ## everything that CI runs
 	PROPTEST_RNG_SEED=1 cargo test --workspace
 	cargo test -p hekate-replica -p hekate-server --features hekate-server/measuring --lib raw
 	/usr/bin/python3 -m pytest -q -n 2 -c python/pytest.ini python/tests python/examples
+	cargo build -p hekate
 	HEKATE=$(TESTED) tests/e2e/run.sh
 	HEKATE=$(TESTED) $(MAKE) demo ONCE=1
 	HEKATE=$(TESTED) $(MAKE) demo ONCE=1 SERVERS=3
