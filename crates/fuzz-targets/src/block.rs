@@ -90,7 +90,7 @@ pub fn append_seeds() -> Vec<Vec<u8>> {
         block: 0,
         entries,
     };
-    let block = vec![Bytes::from(vec![0; BLOCK_BYTES as usize])];
+    let block = [Bytes::from(vec![0; BLOCK_BYTES as usize])];
     let seal = |header: Header| {
         let sealed = header.seal(&block[..header.data_blocks() as usize]);
         let used = sealed[..BLOCK_BYTES as usize].iter().rposition(|byte| *byte != 0).unwrap_or(0);

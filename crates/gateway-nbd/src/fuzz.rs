@@ -8,7 +8,7 @@ use crate::stream::Stream;
 use bytes::BytesMut;
 use hekate_vdisk::store::memory::Memory;
 use hekate_vdisk::{Catalogue, Durability};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -18,18 +18,19 @@ pub const SIZE: u64 = 1 << 20;
 /// Bytes of a conversation that are sent. The socket holds them.
 const SENT_MAX: usize = 64 << 10;
 
-static EXPORTS: LazyLock<(Arc<Exports>, Pool)> = LazyLock::new(|| {
-    let catalogue = Catalogue::open(Memory::default().session(1)).unwrap_or_else(|e| panic!("no catalogue: {e}"));
-    let made = catalogue.create("d", SIZE, Durability::Replicated, Vec::new());
-    made.unwrap_or_else(|e| panic!("no vDisk: {e}"));
+static SERVED: LazyLock<io::Result<(Arc<Exports>, Pool)>> = LazyLock::new(|| {
+    let catalogue = Catalogue::open(Memory::default().session(1)).map_err(io::Error::other)?;
+    catalogue.create("d", SIZE, Durability::Replicated, Vec::new()).map_err(io::Error::other)?;
     let settings = hekate_vdisk::Settings { background: false, ..hekate_vdisk::Settings::default() };
-    let pool = Pool::start(1).unwrap_or_else(|e| panic!("no threads: {e}"));
-    (Exports::new(catalogue, "fuzz".into(), settings), pool)
+    Ok((Exports::new(catalogue, "fuzz".into(), settings), Pool::start(1)?))
 });
 
 /// Serves a client that sends these bytes and nothing else. Returns what it was answered.
-pub fn conversation(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
-    let (exports, pool) = &*EXPORTS;
+///
+/// # Errors
+/// If there are no sockets or threads.
+pub fn conversation(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let (exports, pool) = SERVED.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
     let (mut client, server) = UnixStream::pair()?;
     client.write_all(&bytes[..bytes.len().min(SENT_MAX)])?;
     client.shutdown(std::net::Shutdown::Write)?;
