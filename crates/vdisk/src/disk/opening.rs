@@ -103,6 +103,7 @@ impl Disk {
         let place = (name.into(), directory, (record, version));
         let core = Arc::new(Core::new((store, settings), place, stack, &state, Some(hold)));
         core.replay(&mut core.log.lock())?;
+        core.keep_replayed()?;
         core.begin_writing()?;
         core.remove_unused()?;
         core.read_only.store(false, Ordering::Release);
@@ -233,6 +234,20 @@ impl Core {
             self.unsynced.lock().insert(file.id, file.clone());
         }
         Ok(())
+    }
+
+    /// Puts the appends that were read back on stable storage, and reads them once more: what all replicas have lost after
+    /// the first reading ends the log, and is not in the map.
+    fn keep_replayed(&self) -> Result<()> {
+        {
+            let mut log = self.log.lock();
+            if log.replayed.is_empty() {
+                return Ok(());
+            }
+            self.adopt_appends(&mut log)?;
+        }
+        self.sync_segments()?;
+        self.reload()
     }
 
     /// The append at the log's position, or at the begin of the next segment.

@@ -95,10 +95,18 @@ impl Memory {
 
     /// All replicas lose power: each block that was not synced is kept, or as it was, as `keeps` says. The sessions that
     /// wrote it, if they have not ended, are told of it.
-    pub fn lose_unsynced(&self, mut keeps: impl FnMut() -> bool) {
-        let mut world = self.0.lock();
-        let is_told = world.locks.iter().any(|(_, _, _, shared)| !shared);
-        for file in world.files.values_mut() {
+    pub fn lose_unsynced(&self, keeps: impl FnMut() -> bool) {
+        let is_told = self.0.lock().locks.iter().any(|(_, _, _, shared)| !shared);
+        self.lose(keeps, is_told);
+    }
+
+    /// As [`Memory::lose_unsynced`], but that what was lost is of a session that has ended, so that nobody is told.
+    pub fn lose_untold(&self, keeps: impl FnMut() -> bool) {
+        self.lose(keeps, false);
+    }
+
+    fn lose(&self, mut keeps: impl FnMut() -> bool, is_told: bool) {
+        for file in self.0.lock().files.values_mut() {
             for (block, before) in std::mem::take(&mut file.stable) {
                 file.lost = is_told;
                 if keeps() {

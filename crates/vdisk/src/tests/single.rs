@@ -275,6 +275,23 @@ fn a_durable_change_makes_everything_before_it_durable() {
 }
 
 #[test]
+fn what_is_lost_while_a_vdisk_is_opened_is_the_end_of_its_log() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    disk.write(0, bytes(1, 4096), true).unwrap();
+    (1..30).for_each(|block| disk.write(block * 4096, bytes(2, 4096), false).unwrap());
+    memory.end(catalogue.info("d").unwrap().holder.unwrap().session);
+    // The first write of an opening names its owner; the second one is of an append that it has read.
+    let (later, last) = (memory.clone(), memory.clone());
+    memory.beside_write(move || later.beside_write(move || last.lose_untold(|| false)));
+    let disk = Disk::open(&super::catalogue(&memory, 3), "d", "test", SMALL).unwrap();
+    let read = disk.read(0, 30 * 4096).unwrap();
+    assert_eq!(read[..4096], [1; 4096]);
+    let first_lost = read.chunks(4096).skip(1).position(|block| block == [0; 4096]).unwrap();
+    assert!(read.chunks(4096).skip(1 + first_lost).all(|block| block == [0; 4096]), "it is as it was at one moment");
+}
+
+#[test]
 fn blocks_in_more_segments_than_an_append_has_entries_become_zeros() {
     let memory = Memory::default();
     let catalogue = super::catalogue(&memory, 7).with_segments(2);
@@ -310,7 +327,7 @@ fn readers_see_the_same_while_layers_are_made_and_merged() {
     };
     let readers = [0, 13, 26].map(read);
     for round in 0..150u64 {
-        // What is written is what is there.
+        // Blocks are written with the content that they have.
         let write = |block: u64| disk.write(block * 4096, content(block), false).unwrap();
         (0..BLOCKS).filter(|block| (block + round) % 3 > 0).for_each(write);
         disk.snapshot("s", Vec::new()).unwrap();
