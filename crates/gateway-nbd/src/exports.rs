@@ -100,15 +100,10 @@ impl Exports {
         }
         open.insert(name.clone(), Slot::Busy);
         drop(open);
-        let opened = self.open_anew(&name);
-        let mut open = self.open.lock();
-        match &opened {
-            Ok(disk) => drop(open.insert(name.clone(), Slot::Open { disk: disk.clone(), users: 1 })),
-            Err(_) => drop(open.remove(&name)),
-        }
-        drop(open);
-        self.changed.notify_all();
-        Ok(Use { exports: self.clone(), disk: opened?, name })
+        let busy = Busy { exports: self, name: &name, then: None };
+        let disk = self.open_anew(&name)?;
+        busy.ends_with(Slot::Open { disk: disk.clone(), users: 1 });
+        Ok(Use { exports: self.clone(), disk, name })
     }
 
     fn open_anew(&self, name: &str) -> Result<Disk> {
@@ -185,10 +180,34 @@ impl Drop for Use {
         }
         open.insert(self.name.clone(), Slot::Busy);
         drop(open);
+        let _busy = Busy { exports: &self.exports, name: &self.name, then: None };
         if let Err(error) = self.disk.close() {
             log::warn!("vDisk {}: it is closed without a checkpoint: {error}", self.name);
         }
-        self.exports.open.lock().remove(&self.name);
+    }
+}
+
+/// An export that is being opened or closed, until this is dropped: also by a panic, so that nobody waits for ever.
+struct Busy<'a> {
+    exports: &'a Exports,
+    name: &'a str,
+    then: Option<Slot>,
+}
+
+impl Busy<'_> {
+    fn ends_with(mut self, slot: Slot) {
+        self.then = Some(slot);
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut open = self.exports.open.lock();
+        match self.then.take() {
+            Some(slot) => drop(open.insert(self.name.into(), slot)),
+            None => drop(open.remove(self.name)),
+        }
+        drop(open);
         self.exports.changed.notify_all();
     }
 }

@@ -1,12 +1,12 @@
-//! What a door does beside its connections: orders to the vDisks that are open, scrubs when much was overwritten, and the
-//! end of connections whose clients were revoked.
+//! What a door does beside its connections: orders to the vDisks that are open, and scrubs when much was overwritten.
 
 use crate::exports::Exports;
 use hekate_proto::{Error, Result};
 use hekate_vdisk::orders::{Order, Orders, Taken, carry_out};
 use hekate_vdisk::scrub::{Scrubbed, Throttle, scrub};
 use hekate_vdisk::{Disk, DiskKind};
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -29,21 +29,24 @@ pub struct Keeper {
     orders: BTreeMap<String, (Disk, Orders)>,
     /// To the thread that scrubs, one vDisk after the other.
     scrubs: Sender<Scrub>,
+    /// vDisks that the thread is to scrub without an order.
+    due: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// A scrub that is due.
 struct Scrub {
     disk: Disk,
     bytes_per_second: u64,
-    /// Who is told of its end.
+    /// The order for it, which is answered when it has ended.
     asked: Option<Taken>,
 }
 
 impl Keeper {
     pub fn new(exports: Arc<Exports>, stops: Arc<AtomicBool>) -> (Self, Scrubber) {
-        let (scrubs, due) = channel();
-        let scrubber = Scrubber { exports: exports.clone(), stops: stops.clone(), due };
-        (Self { exports, stops, orders: BTreeMap::new(), scrubs }, scrubber)
+        let (scrubs, received) = channel();
+        let due = Arc::<Mutex<BTreeSet<String>>>::default();
+        let scrubber = Scrubber { exports: exports.clone(), stops: stops.clone(), received, due: due.clone() };
+        (Self { exports, stops, orders: BTreeMap::new(), scrubs, due }, scrubber)
     }
 
     pub fn keep(mut self) {
@@ -67,7 +70,9 @@ impl Keeper {
             if filled.elapsed() >= FILL_PAUSE {
                 filled = Instant::now();
                 for disk in open.iter().filter(|disk| !disk.is_read_only() && is_sparse(disk)) {
-                    self.scrub(Scrub { disk: disk.clone(), bytes_per_second: SCRUB_BYTES, asked: None });
+                    if self.due.lock().insert(disk.name().into()) {
+                        self.scrub(Scrub { disk: disk.clone(), bytes_per_second: SCRUB_BYTES, asked: None });
+                    }
                 }
             }
             std::thread::sleep(LOOK_PAUSE);
@@ -88,7 +93,10 @@ impl Keeper {
                 continue;
             }
             let outcome = self.execute(disk, &taken.order);
-            taken.answer(&**catalogue.store(), outcome)?;
+            // The orders behind this one are taken already, and have to be answered all the same.
+            if let Err(error) = taken.answer(&**catalogue.store(), outcome) {
+                log::warn!("vDisk {}: an order is not answered: {error}", disk.name());
+            }
         }
         Ok(())
     }
@@ -122,31 +130,47 @@ fn is_sparse(disk: &Disk) -> bool {
 pub struct Scrubber {
     exports: Arc<Exports>,
     stops: Arc<AtomicBool>,
-    due: Receiver<Scrub>,
+    received: Receiver<Scrub>,
+    due: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Scrubber {
     /// Scrubs until the keeper is gone.
     pub fn work(self) {
-        for Scrub { disk, bytes_per_second, asked } in &self.due {
-            // Another scrub may have been enough.
-            if asked.is_none() && !is_sparse(&disk) {
-                continue;
-            }
-            let throttle = Throttle::until(bytes_per_second, self.stops.clone());
-            let done = scrub(self.exports.catalogue(), &disk, &throttle);
-            match &done {
-                Ok(done) if done.moved > 0 => {
-                    log::info!("vDisk {}: a scrub has moved {} bytes", disk.name(), done.moved)
+        for Scrub { disk, bytes_per_second, asked } in &self.received {
+            let Some(asked) = asked else {
+                self.due.lock().remove(disk.name());
+                // Another scrub may have been enough.
+                if self.is_open(&disk) && is_sparse(&disk) {
+                    let _ = self.scrub(&disk, bytes_per_second);
                 }
-                Ok(_) => {}
-                Err(error) => log::warn!("vDisk {}: a scrub ends early: {error}", disk.name()),
-            }
-            if let Some(asked) = asked
-                && let Err(error) = asked.answer(&**self.exports.catalogue().store(), done)
-            {
-                log::warn!("vDisk {}: who asked for a scrub is not told of its end: {error}", disk.name());
+                continue;
+            };
+            let done = match self.is_open(&disk) {
+                true => self.scrub(&disk, bytes_per_second),
+                false => {
+                    Err(Error::Unavailable { what: format!("vDisk {} was closed meanwhile; try again", disk.name()) })
+                }
+            };
+            if let Err(error) = asked.answer(&**self.exports.catalogue().store(), done) {
+                log::warn!("vDisk {}: an order is not answered: {error}", disk.name());
             }
         }
+    }
+
+    /// True if clients have it open still.
+    fn is_open(&self, disk: &Disk) -> bool {
+        self.exports.open_disks().iter().any(|open| open.is_same(disk))
+    }
+
+    fn scrub(&self, disk: &Disk, bytes_per_second: u64) -> Result<Scrubbed> {
+        let throttle = Throttle::until(bytes_per_second, self.stops.clone());
+        let done = scrub(self.exports.catalogue(), disk, &throttle);
+        match &done {
+            Ok(done) if done.moved > 0 => log::info!("vDisk {}: a scrub has moved {} bytes", disk.name(), done.moved),
+            Ok(_) => {}
+            Err(error) => log::warn!("vDisk {}: a scrub ends early: {error}", disk.name()),
+        }
+        done
     }
 }

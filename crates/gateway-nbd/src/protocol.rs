@@ -245,7 +245,7 @@ pub fn put_chunk(out: &mut BytesMut, cookie: u64, kind: u16, length: usize) {
 
 /// Appends a structured error.
 pub fn put_error_chunk(out: &mut BytesMut, cookie: u64, error: u32, message: &str) {
-    let message = &message.as_bytes()[..message.len().min(1024)];
+    let message = &message.as_bytes()[..message.floor_char_boundary(1024)];
     put_chunk(out, cookie, chunk::ERROR, 6 + message.len());
     out.extend_from_slice(&error.to_be_bytes());
     out.extend_from_slice(&(message.len() as u16).to_be_bytes());

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -167,8 +168,9 @@ impl Listener {
             }
             Listen::Unix(path) => {
                 let failed = |e| Error::io(format!("listen at {}", path.display()), e);
-                // A socket that nobody listens at is what a killed process has left.
-                if std::os::unix::net::UnixStream::connect(path).is_err() {
+                // A socket that nobody listens at is what a killed process has left. Other files are none of this door's.
+                let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+                if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
                     let _ = std::fs::remove_file(path);
                 }
                 let listener = UnixListener::bind(path).map_err(failed)?;

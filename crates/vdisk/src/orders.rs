@@ -144,13 +144,22 @@ impl Orders {
     /// Takes the orders that have come. One that cannot be read is answered with why.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the store, if none could be taken: what was taken has to be answered, so errors behind it wait.
     pub fn take(&mut self, store: &dyn Store) -> Result<Vec<Taken>> {
         let change = store.change_of(self.directory)?;
         let mut taken = Vec::new();
         if self.seen == Some(change) {
             return Ok(taken);
         }
+        match self.take_all(store, &mut taken) {
+            Ok(()) => self.seen = Some(change),
+            Err(error) if taken.is_empty() => return Err(error),
+            Err(_) => {}
+        }
+        Ok(taken)
+    }
+
+    fn take_all(&self, store: &dyn Store, taken: &mut Vec<Taken>) -> Result<()> {
         for name in store.list(self.directory)? {
             if name.ends_with(ANSWER) {
                 continue;
@@ -166,8 +175,7 @@ impl Orders {
                 Err(error) => put_answer(store, self.directory, &name, Err(error))?,
             }
         }
-        self.seen = Some(change);
-        Ok(taken)
+        Ok(())
     }
 }
 

@@ -123,6 +123,10 @@ impl Core {
         self.check_writable()?;
         {
             let mut log = self.log.lock();
+            if self.hold.lock().is_none() {
+                // It was closed while it was scrubbed.
+                return Err(Error::SessionEnded);
+            }
             if !Arc::ptr_eq(stack, &self.stack()) {
                 return Ok(false);
             }

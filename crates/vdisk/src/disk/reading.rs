@@ -27,7 +27,7 @@ struct Run {
     count: u64,
 }
 
-/// What is read of a run.
+/// The part of a run that a read needs.
 #[derive(Clone, Copy)]
 struct Piece {
     run: Run,
