@@ -17,18 +17,14 @@ pub trait DoorInfo: Clone + PartialEq + Serialize + DeserializeOwned + Send {
     /// Where each server listens: `HOST:PORT`, or the path of a unix socket.
     fn addresses(&self) -> &[String];
     /// Number of changes of the record.
-    fn change(&mut self) -> &mut u64;
+    fn change(&self) -> u64;
+    /// The same with another number of changes.
+    #[must_use]
+    fn with_change(self, change: u64) -> Self;
 }
 
 fn key<D: DoorInfo>(volume: VolumeId) -> String {
     format!("{}{volume}", D::PREFIX)
-}
-
-/// The record with another number of changes.
-fn with_change<D: DoorInfo>(info: &D, change: u64) -> D {
-    let mut info = info.clone();
-    *info.change() = change;
-    info
 }
 
 impl Registry {
@@ -44,13 +40,13 @@ impl Registry {
         loop {
             let before = self.coordinator.get(&key)?;
             let known = before.as_deref().map(|text| super::parse::<D>(&key, text)).transpose()?;
-            let change = known.clone().map_or(0, |mut known| *known.change());
+            let change = known.as_ref().map_or(0, D::change);
             if let Some(known) = known
-                && known == with_change(info, change)
+                && known == info.clone().with_change(change)
             {
                 return Ok(known);
             }
-            let made = with_change(info, change + 1);
+            let made = info.clone().with_change(change + 1);
             let record = text(&made)?;
             let expect = [(&key[..], before.as_deref())];
             if attempts.is_written(self.coordinator.transact(&expect, &[(&key, Some(&record))]))? {

@@ -41,7 +41,11 @@ impl DoorInfo for NbdDoorInfo {
         &self.listen
     }
 
-    fn change(&mut self) -> &mut u64 {
-        &mut self.change
+    fn change(&self) -> u64 {
+        self.change
+    }
+
+    fn with_change(self, change: u64) -> Self {
+        Self { change, ..self }
     }
 }

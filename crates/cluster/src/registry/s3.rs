@@ -80,8 +80,12 @@ impl DoorInfo for S3DoorInfo {
         &self.listen
     }
 
-    fn change(&mut self) -> &mut u64 {
-        &mut self.change
+    fn change(&self) -> u64 {
+        self.change
+    }
+
+    fn with_change(self, change: u64) -> Self {
+        Self { change, ..self }
     }
 }
 

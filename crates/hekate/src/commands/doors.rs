@@ -1,6 +1,7 @@
 //! The doors of a server: opened and closed as the cluster's records say.
 
 pub mod alone;
+pub mod shown;
 
 use crate::commands::{graph, translator};
 use crate::paths::Paths;
@@ -148,7 +149,7 @@ impl<K: Kind> Keeper<K> {
         }
     }
 
-    fn keep(&mut self, name: &str, mut info: K::Info) {
+    fn keep(&mut self, name: &str, info: K::Info) {
         let (number, door) = (info.volume(), K::Info::DOOR);
         if let Some(open) = self.open.get_mut(&number) {
             if open.info == info {
@@ -170,7 +171,7 @@ impl<K: Kind> Keeper<K> {
             Ok(open) => {
                 let addresses = K::addresses(&open.door);
                 log::info!("the {door} of {name} is open at {}", addresses.join(" "));
-                let change = *info.change();
+                let change = info.change();
                 self.here.node.note_door::<K::Info>(number, Some(Ok((change, addresses))));
                 self.failed.remove(&number);
                 self.open.insert(number, open);

@@ -5,15 +5,11 @@ mod serve;
 
 use crate::cli::{Cli, Nbd, NbdEnable};
 use crate::commands::control::{ask, look};
+use crate::commands::doors::shown::Shown;
 use crate::failure::{Failure, whole_path};
 use crate::output;
 use hekate_control::nbd as calls;
 use hekate_control::nbd::NbdDoorStatus;
-use std::time::{Duration, Instant};
-
-/// How long a server may take to open its door.
-const OPEN_PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(100);
 
 pub fn nbd(cli: &Cli, command: &Nbd) -> Result<(), Failure> {
     match command {
@@ -37,16 +33,7 @@ fn enable(cli: &Cli, options: &NbdEnable) -> Result<(), Failure> {
         client_authority: file(&listen.client_ca)?,
         names: options.names.clone(),
     };
-    let mut status = ask(cli, call)?;
-    let begun = Instant::now();
-    while status.open.is_empty() && begun.elapsed() < OPEN_PATIENCE {
-        std::thread::sleep(PAUSE);
-        let all = ask(cli, calls::NbdList {})?;
-        status = all.into_iter().find(|door| door.volume == options.volume).unwrap_or(status);
-        if let Some(why) = &status.failure {
-            return Err(Failure::new(69, format!("the block door of {} is not open here: {why}", options.volume)));
-        }
-    }
+    let status = ask(cli, call)?.once_open(|| ask(cli, calls::NbdList {}))?;
     if cli.json {
         output::json(&status);
         return Ok(());
@@ -86,14 +73,7 @@ fn list(cli: &Cli) -> Result<(), Failure> {
         output::json(&doors);
         return Ok(());
     }
-    let row = |door: &NbdDoorStatus| {
-        let state = match (&door.failure, door.open.is_empty()) {
-            (Some(why), _) => format!("closed: {why}"),
-            (None, true) => "opening".into(),
-            (None, false) => "open".into(),
-        };
-        vec![door.volume.clone(), door.listen.join(" "), door.tls.clone(), state]
-    };
+    let row = |door: &NbdDoorStatus| vec![door.volume.clone(), door.listen.join(" "), door.tls.clone(), door.state()];
     let rows: Vec<Vec<String>> = doors.iter().map(row).collect();
     output::table(&["VOLUME", "LISTEN", "TLS", "HERE"], &rows);
     Ok(())

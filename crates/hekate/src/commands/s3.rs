@@ -9,16 +9,12 @@ mod serve;
 use crate::cli::{Cli, S3, S3Enable, S3Key, S3KeyCreate};
 use crate::commands::client::date;
 use crate::commands::control::{ask, look};
+use crate::commands::doors::shown::Shown;
 use crate::failure::{Failure, whole_path};
 use crate::output;
 use hekate_control::s3 as calls;
 use hekate_control::s3::{S3DoorStatus, S3KeyCreated, S3KeyStatus};
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// How long a server may take to open its door.
-const OPEN_PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(100);
 
 pub fn s3(cli: &Cli, command: &S3) -> Result<(), Failure> {
     match command {
@@ -44,16 +40,7 @@ fn enable(cli: &Cli, options: &S3Enable) -> Result<(), Failure> {
         domain: listen.domain.clone(),
         region: Some(listen.region.clone()),
     };
-    let mut status = ask(cli, call)?;
-    let begun = Instant::now();
-    while status.open.is_empty() && begun.elapsed() < OPEN_PATIENCE {
-        std::thread::sleep(PAUSE);
-        let all = ask(cli, calls::S3List {})?;
-        status = all.into_iter().find(|door| door.volume == options.volume).unwrap_or(status);
-        if let Some(why) = &status.failure {
-            return Err(Failure::new(69, format!("the S3 door of {} is not open here: {why}", options.volume)));
-        }
-    }
+    let status = ask(cli, call)?.once_open(|| ask(cli, calls::S3List {}))?;
     if cli.json {
         output::json(&status);
         return Ok(());
@@ -87,13 +74,8 @@ fn list(cli: &Cli) -> Result<(), Failure> {
         return Ok(());
     }
     let row = |door: &S3DoorStatus| {
-        let state = match (&door.failure, door.open.is_empty()) {
-            (Some(why), _) => format!("closed: {why}"),
-            (None, true) => "opening".into(),
-            (None, false) => "open".into(),
-        };
         let domain = door.domain.clone().unwrap_or_else(|| "-".into());
-        vec![door.volume.clone(), door.listen.join(" "), door.tls.clone(), domain, door.region.clone(), state]
+        vec![door.volume.clone(), door.listen.join(" "), door.tls.clone(), domain, door.region.clone(), door.state()]
     };
     let rows: Vec<Vec<String>> = doors.iter().map(row).collect();
     output::table(&["VOLUME", "LISTEN", "TLS", "DOMAIN", "REGION", "HERE"], &rows);

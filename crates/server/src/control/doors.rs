@@ -114,7 +114,7 @@ impl Node {
     /// Where the door listens here, or why it does not. Both are empty while it opens.
     pub(crate) fn state_of_door<D: DoorInfo>(&self, info: &D) -> (Vec<String>, Option<String>) {
         match self.doors.lock().get(&(D::PREFIX, info.volume())) {
-            Some(Ok((change, open))) if *change == *info.clone().change() => (open.clone(), None),
+            Some(Ok((change, open))) if *change == info.change() => (open.clone(), None),
             Some(Err(why)) => (Vec::new(), Some(why.clone())),
             _ => (Vec::new(), None),
         }

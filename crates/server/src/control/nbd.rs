@@ -65,7 +65,7 @@ fn status(node: &Node, info: &NbdDoorInfo, volume: String) -> NbdDoorStatus {
     NbdDoorStatus { volume, listen: info.listen.clone(), open, failure, tls: tls.into() }
 }
 
-/// Who has shown a certificate at a door, whose addresses are of none of the cluster's networks.
+/// The client that has shown a certificate (DER) at a block door. The door's addresses belong to no network of the cluster.
 fn peer_of(certificate: &[u8], address: Option<SocketAddr>) -> Result<Peer> {
     let CertificateInfo { identity, serial, .. } = CertificateInfo::of(certificate)?;
     let holder = identity.map(|identity| identity.holder);

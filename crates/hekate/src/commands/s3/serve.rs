@@ -24,9 +24,13 @@ fn run(cli: &Cli, options: &S3Serve) -> Result<(), Failure> {
     let settings = settings_of(options)?;
     let alone =
         Alone { process: c"hekate-s3", door: "S3 door", stopping: "finishing requests", volume: &options.volume };
+    let mut may_read = false;
     alone.serve(cli, |way, volume| {
-        // A door without the right to read keys would refuse everybody.
-        read_keys(&way.endpoints, &options.volume)?;
+        // A door without the right to read keys would refuse everybody. Later the servers may be away for a moment.
+        if !may_read {
+            read_keys(&way.endpoints, &options.volume)?;
+            may_read = true;
+        }
         let (from, name) = (way.endpoints.clone(), options.volume.clone());
         let keys = RecordedKeys::new(move || read_keys(&from, &name));
         let door = Door::start(volume, Arc::new(keys), settings.clone())?;
