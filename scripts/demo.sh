@@ -12,6 +12,7 @@
 # ROUNDS=N times that server and mount are killed [5].
 set -eu
 cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin:/sbin
 repository=$PWD
 demo=$(readlink -m "${HEKATE_DEMO:-/var/tmp/hekate-demo}")
 state=$demo/state mnt=$demo/mnt record=$demo/record

@@ -4,6 +4,8 @@
 # As root it installs missing Debian packages; otherwise it prints the line that does and exits with 2.
 set -eu
 cd "$(dirname "$0")/.."
+# Where Debian has mkfs.ext4, which users that are not root do not have in their PATH.
+PATH=$PATH:/usr/sbin:/sbin
 
 say() { echo "setup: $*"; }
 give_up() { echo "setup: $*" >&2; exit 2; }
@@ -19,13 +21,13 @@ demo_programs=(
   python3:python3       #  20 MB   with its standard library: compares what was acknowledged with what is there
   curl:curl             # 0.5 MB   speaks to the S3 door
   nbdcopy:libnbd-bin    #   1 MB   NBD clients: nbdcopy, nbdinfo, nbdfuse
+  mkfs.ext4:e2fsprogs   #   2 MB   a file system on a vDisk, with e2fsck and debugfs
 )
 test_programs=(
   pip3:python3-pip      #   7 MB   unpacks boto3 and awscli, which speak to the S3 door
   pytest-3:python3-pytest # 1.5 MB  runs the end-to-end tests, side by side with xdist (0.2 MB)
   nbdsh:python3-libnbd  # 0.3 MB   a library for NBD clients in Python
   qemu-img:qemu-utils   #   8 MB   the client of virtual machines
-  mkfs.ext4:e2fsprogs   #   2 MB   a file system on a vDisk
   strace:strace         # 2.8 MB   shows that each disk is synced before the reply
   getfattr:attr         # 0.2 MB   extended attributes
   ganesha.nfsd:nfs-ganesha # 2 MB  an NFS server in user space, with rpcbind and 2 MB of libraries, and
