@@ -662,7 +662,7 @@ fn a_join_has_limits() {
     assert!(matches!(bench_of_two.ring.name_op(join), Err(Error::Invalid { .. })));
 }
 
-/// Who names no alternate asks for whatever has the name, a directory too.
+/// An op without an alternate name means whatever has the name, a directory too.
 #[test]
 fn a_directory_is_fetched_without_an_alternate_name() {
     let mut bench = bench(&storages(), 1);

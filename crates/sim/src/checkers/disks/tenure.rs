@@ -228,7 +228,7 @@ impl<'a> Tenure<'a> {
         Err(format!("the tenures before have left {}\n    {}", known.join(" or "), self.told(tag)))
     }
 
-    /// Who has written a tag.
+    /// The client that has written a tag.
     fn told(&self, tag: Tag) -> String {
         let writes = |call: &DiskCall| matches!(&call.op, DiskOp::Change { changes, .. } if changes.iter().any(|(_, one)| *one == tag));
         let found = self.calls.iter().enumerate().find(|(_, call)| tag != 0 && writes(call));

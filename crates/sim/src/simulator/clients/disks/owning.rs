@@ -44,7 +44,7 @@ impl User {
 
     /// Changes were lost: an operator resumes the vDisk, or the client gives it up.
     fn resume_or_leave(&mut self, disk: Disk, number: DiskCallNumber) {
-        // Who has lost the changes learns of it.
+        // The session that lost the changes is told so.
         self.call(Some(number), DiskOp::Flush, || disk.flush().map(|()| DiskAnswer::Done));
         if threads::below(3) == 0 {
             return;
