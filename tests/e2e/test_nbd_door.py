@@ -84,6 +84,12 @@ def test_a_port_in_use_is_named(store):
         port = squatter.getsockname()[1]
         store.refuses("nbd", "enable", "v", "--listen", f"127.0.0.1:{port}", "--plain", words=["another program", str(port)])
     wait_until(lambda: here(store), "the door is open once the port is free")
+    precious = store.path("precious")
+    with open(precious, "w") as file:
+        file.write("mine")
+    store.refuses("nbd", "enable", "v", "--socket", precious, words=["no socket", precious])
+    with open(precious) as file:
+        equal(file.read(), "mine", "a file that was no socket")
 
 
 def test_clients_of_the_cluster_are_let_in_by_their_certificates(store):

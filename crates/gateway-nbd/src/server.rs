@@ -13,11 +13,12 @@ use hekate_metrics::NbdCounters;
 use hekate_proto::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -155,7 +156,7 @@ impl Listener {
         match listen {
             Listen::Tcp(address) => {
                 let failed = |e: std::io::Error| {
-                    let what = if e.kind() == std::io::ErrorKind::AddrInUse {
+                    let what = if e.kind() == ErrorKind::AddrInUse {
                         format!("listen at {address}, which another program uses")
                     } else {
                         format!("listen at {address}")
@@ -168,13 +169,15 @@ impl Listener {
             }
             Listen::Unix(path) => {
                 let failed = |e| Error::io(format!("listen at {}", path.display()), e);
-                // A socket that nobody listens at is what a killed process has left. Other files are none of this door's.
-                let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-                if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
-                    let _ = std::fs::remove_file(path);
+                check_free(path).map_err(failed)?;
+                // Whoever sees the socket under its name can connect.
+                let new = PathBuf::from(format!("{}.new", path.display()));
+                if is_socket(&new) {
+                    let _ = std::fs::remove_file(&new);
                 }
-                let listener = UnixListener::bind(path).map_err(failed)?;
+                let listener = UnixListener::bind(&new).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
+                std::fs::rename(&new, path).map_err(failed)?;
                 Ok(Self::Unix(listener, path.clone()))
             }
         }
@@ -205,6 +208,24 @@ impl Listener {
     }
 }
 
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// Checks that nothing has this name, or only a socket that nobody listens at, which a killed process has left.
+fn check_free(path: &Path) -> std::io::Result<()> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(());
+    }
+    if !is_socket(path) {
+        return Err(std::io::Error::new(ErrorKind::AlreadyExists, "a file that is no socket has this name"));
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(std::io::Error::new(ErrorKind::AddrInUse, "another program listens there")),
+        Err(_) => Ok(()),
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
@@ -219,7 +240,7 @@ impl Shared {
         while !self.stops.load(Ordering::Acquire) {
             match listener.accept() {
                 Ok(socket) => self.begin(socket, is_tcp),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.wait(listener),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(listener),
                 Err(error) => {
                     // The client has gone already, or there are too many files: others may be served.
                     log::warn!("NBD: a connection is not accepted: {error}");
