@@ -5,6 +5,7 @@ BENCH_W   ?= abcdefgh
 REPS      ?= 3
 ONCE      ?=
 SERVERS   ?= 1
+QUICK     ?=
 MINUTES   ?= 60
 # The crates with code for the modes that only measurements use, and the feature that they are built with.
 MEASURING  = -p hekate -p hekate-replica -p hekate-server -p hekate-translators --features hekate/measuring
@@ -18,9 +19,9 @@ TESTED     = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/hekate
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## a volume with two copies, a mount and real work in it; SERVERS=3 for three servers; ONCE=1 tears it down again
+demo: ## a volume with two copies, a mount and real work in it; SERVERS=3 for three servers; ONCE=1 tears it down again; QUICK=1 for less work
 	scripts/setup.sh demo
-	ONCE=$(ONCE) SERVERS=$(SERVERS) scripts/demo.sh
+	ONCE=$(ONCE) SERVERS=$(SERVERS) QUICK=$(QUICK) scripts/demo.sh
 
 demo-stop: ## stop what make demo left running
 	scripts/demo.sh stop
@@ -36,8 +37,8 @@ test: ## everything that CI runs
 	/usr/bin/python3 -m pytest -q -n 2 -c python/pytest.ini python/tests python/examples
 	cargo build -p hekate
 	HEKATE=$(TESTED) tests/e2e/run.sh
-	HEKATE=$(TESTED) $(MAKE) demo ONCE=1
-	HEKATE=$(TESTED) $(MAKE) demo ONCE=1 SERVERS=3
+	HEKATE=$(TESTED) $(MAKE) demo ONCE=1 QUICK=1
+	HEKATE=$(TESTED) $(MAKE) demo ONCE=1 QUICK=1 SERVERS=3
 
 check: ## format, lints, tidy, and that the fuzzing corpus is the encoders'; writes nothing
 	cargo fmt --all --check

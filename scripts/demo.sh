@@ -9,7 +9,7 @@
 #   demo.sh stop    takes away what it left
 #
 # Environment: SERVERS=1 or 3 [1], HEKATE_DEMO=DIR for everything that it makes [/var/tmp/hekate-demo], HEKATE=PROGRAM (else it is built),
-# ROUNDS=N times that server and mount are killed [5].
+# ROUNDS=N times that server and mount are killed [5], QUICK=1 for a tenth of the files, commits and transactions and two rounds.
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -18,9 +18,11 @@ demo=$(readlink -m "${HEKATE_DEMO:-/var/tmp/hekate-demo}")
 state=$demo/state mnt=$demo/mnt record=$demo/record
 rounds=${ROUNDS:-5} servers=${SERVERS:-1}
 files_min=3000 files_max=10000 bytes_max=$((150 << 20))
-git_files=1000 transactions=300
+git_files=1000 git_changes=20 transactions=300
 # Each file takes several trips over TCP.
 [ "$servers" = 1 ] || { files_max=$files_min git_files=200 transactions=100; }
+# In two rounds the mount is killed first once, and the servers once.
+[ "${QUICK:-}" != 1 ] || { files_min=300 files_max=300 git_files=50 git_changes=4 transactions=30 rounds=${ROUNDS:-2}; }
 
 nodes=(s1 s2 s3 c1 c2)
 # A command in the network of a node: scripts/demo.sh makes a namespace for each.
@@ -376,7 +378,7 @@ work_with_git() {
   $git add -A -f . && $git commit -q -m "$git_files files"
   cd "$mnt" && $git clone -q --no-local origin clone && cd clone
   $git checkout -q -b change
-  for number in $(seq 20); do
+  for number in $(seq "$git_changes"); do
     echo "line $number" >>changes.txt
     $git add changes.txt
     $git commit -q -m "change $number"
@@ -386,12 +388,12 @@ work_with_git() {
   $git fsck --strict --no-dangling
   $git gc -q
   $git fsck --strict --no-dangling
-  [ "$($git rev-list --count HEAD)" = 22 ] && [ -z "$($git status --porcelain)" ]
-  cd "$mnt/origin" && $git fsck --strict --no-dangling && $git gc -q && [ "$($git rev-list --count change)" = 21 ]
+  [ "$($git rev-list --count HEAD)" = $((git_changes + 2)) ] && [ -z "$($git status --porcelain)" ]
+  cd "$mnt/origin" && $git fsck --strict --no-dangling && $git gc -q && [ "$($git rev-list --count change)" = $((git_changes + 1)) ]
 }
 begun=$(seconds)
 patiently "git" work_with_git
-row "git: commit, clone, push, gc, fsck" "$(since "$begun")" "$git_files files, 22 commits, fsck clean"
+row "git: commit, clone, push, gc, fsck" "$(since "$begun")" "$git_files files, $((git_changes + 2)) commits, fsck clean"
 
 # --- SQLite ---
 
