@@ -126,9 +126,10 @@ mounts() { # 2,000 rounds of histories of three mounts, half of them while the s
     HEKATE_HISTORIES=200 tests/e2e/run.sh three_mounts_see_one_order three_mounts_see_one_order_while_the_server_dies
   done
 }
-modes() { # the modes that are for measuring (cargo feature `measuring`), end to end: five minutes
+modes() { # the program with the modes for measuring (cargo feature `measuring`), end to end, and the one without defaults: five minutes
   cargo build --release -p hekate --features measuring
   HEKATE=${CARGO_TARGET_DIR:-target}/release/hekate tests/e2e/run.sh -m measuring
+  cargo check -p hekate --no-default-features
 }
 guest() { # the end-to-end tests in a Debian 12 guest with Linux 6.1 under qemu: two hours if it is emulated
   tests/guest/run.sh
