@@ -103,6 +103,10 @@ fn a_member_that_is_cut_off_delays_a_renewal_and_a_watch_by_seconds() {
     etcd.members[cut].signal("CONT");
 }
 
+/// The same while one of its disks is slow: a client gives a request 0.7 s, and twice as long after each without an
+/// answer; three that are given too little take 4.9 s, and the next one has its answer within 3 s.
+const SLOW_PAUSE_MAX: Duration = Duration::from_secs(10);
+
 /// Delays every `fdatasync` of a process while it exists.
 struct SlowDisk(Child);
 
@@ -123,7 +127,7 @@ impl Drop for SlowDisk {
     }
 }
 
-/// Runs a load for six seconds while a member's disk is slow.
+/// Runs a load while a member's disk is slow: for six seconds, and until the key was renewed twice.
 fn load_on_a_slow_disk(etcd: &Etcd, slow: usize, load: Load) {
     let Some(disk) = SlowDisk::of(&etcd.members[slow].pid()) else {
         println!("skipped: strace is not installed");
@@ -131,6 +135,7 @@ fn load_on_a_slow_disk(etcd: &Etcd, slow: usize, load: Load) {
     };
     let begun = (Instant::now(), load.renewals());
     sleep(seconds(6));
+    eventually("two renewals with a slow disk", seconds(30), || load.renewals() >= begun.1 + 2);
     let renewals = load.renewals() - begun.1;
     drop(disk);
     sleep(seconds(1));
@@ -138,8 +143,7 @@ fn load_on_a_slow_disk(etcd: &Etcd, slow: usize, load: Load) {
     assert!(coordinator.get(KEPT).unwrap().is_some());
     let report = load.end(&coordinator);
     println!("slow disk: {renewals} renewals in {:?}, {report:?}", begun.0.elapsed());
-    assert!(renewals >= 2, "the keeper does not go on: {renewals}");
-    assert!(report.pause <= PAUSE_MAX, "{report:?}");
+    assert!(report.pause <= SLOW_PAUSE_MAX, "{report:?}");
 }
 
 #[test]
