@@ -1,5 +1,5 @@
 //! Each rule is needed: without it the explorer finds a state in which a promise is broken, and prints the shortest
-//! path to it (`cargo test -p hekate-explore --test ablation -- --nocapture` prints all of them).
+//! path to it (`cargo test -p hekate-explore ablation -- --nocapture` prints all of them).
 
 use hekate_explore::check::{self, Missed};
 use hekate_explore::rules::{RULES, Rules};
