@@ -1,4 +1,7 @@
-"""Directories whose names several partitions share."""
+"""Directories whose names several partitions share.
+
+HEKATE_FILES=N: names in a long one [2500].
+"""
 
 import errno
 import os
@@ -9,6 +12,8 @@ import time
 import pytest
 
 from harness import equal, raises, read, write
+
+NAMES = int(os.environ.get("HEKATE_FILES", "2500"))
 
 
 def up(store, spread=8):
@@ -33,11 +38,11 @@ def test_a_spread_is_checked_and_shown(store):
 
 
 @pytest.mark.limit(300)
-def test_ten_thousand_names_are_listed_in_order(store):
+def test_thousands_of_names_are_listed_in_order(store):
     mnt = up(store)
     wide = f"{mnt}/wide"
     os.mkdir(wide)
-    names = {f"{number:05}" for number in range(10_000)}
+    names = {f"{number:05}" for number in range(NAMES)}
     for name in names:
         os.close(os.open(f"{wide}/{name}", os.O_CREAT | os.O_WRONLY))
     stop = threading.Event()
@@ -67,10 +72,10 @@ def test_ten_thousand_names_are_listed_in_order(store):
     shares = store.cli("--json", "where", "v:/wide").json()["names"]
     equal((len(shares), {share["equal"] for share in shares}), (8, {True}), "partitions")
     counts = [share["replicas"][0]["has"]["entries"] for share in shares]
-    equal(sum(counts), 10_000, "names of all partitions")
-    assert min(counts) > 1_000, f"names are uneven over the partitions: {counts}"
+    equal(sum(counts), NAMES, "names of all partitions")
+    assert min(counts) > NAMES // 12, f"names are uneven over the partitions: {counts}"
     store.remount()
-    equal(len(os.listdir(wide)), 10_000, "mounted anew")
+    equal(len(os.listdir(wide)), NAMES, "mounted anew")
     raises(errno.ENOTEMPTY, os.rmdir, wide)
     for name in names:
         os.unlink(f"{wide}/{name}")

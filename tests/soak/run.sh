@@ -7,6 +7,11 @@ cd "$(dirname "$0")/../.."
 histories() { # 100,000 histories of a brick, the power cut at each of their calls: some 70 minutes
   tests/soak/histories.sh
 }
+damage() { # all histories of a brick of one or two steps, and damage to each block of an index: five minutes
+  HEKATE_ALL=1 cargo test --release -p hekate-brick --lib -- histories::small index_damage
+  cargo build --release -p hekate
+  HEKATE_STRIDE=7 tests/e2e/run.sh a_damaged_index_is_named_and_never_a_panic
+}
 order() { # 20,000 runs of the brick's machine whose IO ends in any order or never
   HEKATE_RUNS=20000 cargo test --release -p hekate-brick machine::tests
 }
@@ -15,6 +20,7 @@ creates() { # a million creates in each shape, and what they cost in the end aga
 }
 fuzz() { # libFuzzer for an hour, all decoders
   make fuzz MINUTES=60
+  HEKATE_FUZZ_MUTATIONS=10000 cargo test --release -p hekate-fuzz-targets --test stable
 }
 replica() { # random name ops, and crashes after any record, 5,000 cases each
   PROPTEST_CASES=5000 cargo test --release -p hekate-replica
@@ -58,6 +64,7 @@ reexport() { # a mount that Samba serves on: a minute
 s3_kills() { # 500 doors and servers killed in the middle of PUTs, parts, completions and deletes: 40 minutes
   cargo build --release -p hekate
   HEKATE_KILLS=500 tests/e2e/run.sh nothing_answered_is_lost_when_doors_and_servers_are_killed
+  HEKATE_S3_STEPS=1000 tests/e2e/run.sh both_doors_see_each_other_at_once
 }
 s3_clients() { # awscli, s3cmd, rclone, restic and mc against the S3 door: five minutes
   cargo build --release -p hekate
@@ -96,7 +103,7 @@ containers() { # a Debian root made on an overlay on a mount, and used on overla
 }
 programs() { # git, SQLite and PostgreSQL on mounts, killed with the server 30 times and more: half an hour
   cargo build --release -p hekate
-  tests/e2e/run.sh git_does_what_it_does_on_a_local_disk
+  HEKATE_GIT_COMMITS=0 tests/e2e/run.sh git_does_what_it_does_on_a_local_disk
   HEKATE_ROUNDS=30 tests/e2e/run.sh postgres_survives_kills_together_with_the_server
   HEKATE_ROUNDS=50 tests/e2e/run.sh sqlite_in_rollback_mode_survives_kills sqlite_in_wal_mode_survives_kills \
     sqlite_over_two_mounts_loses_no_update
@@ -104,6 +111,7 @@ programs() { # git, SQLite and PostgreSQL on mounts, killed with the server 30 t
 memory() { # a million files, and a million names in one directory, and what they take of memory: an hour
   cargo build --release -p hekate
   HEKATE_FILES=1000000 tests/e2e/run.sh many_files_take_bounded_memory many_names_in_a_directory
+  HEKATE_FILES=10000 tests/e2e/run.sh thousands_of_names_are_listed_in_order
 }
 against_ext4() { # a million random system calls on mounts and on ext4, half of them on two mounts in turn: about an hour
   cargo build --release -p hekate
@@ -152,7 +160,7 @@ package() { # the Debian package: linted, installed, removed, and booted by syst
   tests/package/run.sh
 }
 
-parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts modes translators reexport s3_clients s3_kills disks containers programs posix memory etcd histories fuzz package power clocks guest"
+parts="replica explore seeds rounds order creates kills chaos against_ext4 mounts modes translators reexport s3_clients s3_kills disks containers programs posix memory etcd damage histories fuzz package power clocks guest"
 for part in ${*:-$parts}; do
   case " $parts " in
   *" $part "*) "$part" ;;

@@ -1,7 +1,7 @@
 //! Every decoder with the properties that must hold for any input: one function a target, `fn(&[u8])`, which panics if
 //! a property does not hold.
 //!
-//! `cargo test` runs each over `fuzz/corpus`, `fuzz/regressions` and 10,000 mutations of both (`tests/stable.rs`);
+//! `cargo test` runs each over `fuzz/corpus`, `fuzz/regressions` and 2,500 mutations of both (`tests/stable.rs`);
 //! `make fuzz` runs the same functions under libFuzzer (`fuzz/`). The properties, besides the absence of panics:
 //!
 //! - a value has exactly one encoding, where the format promises that;

@@ -1,6 +1,7 @@
-//! Every target on a stable toolchain: its corpus, its regressions, and 10,000 mutations of both.
+//! Every target on a stable toolchain: its corpus, its regressions, and 2,500 mutations of both.
 //!
-//! A failure prints the seed and leaves the input in a file; `HEKATE_FUZZ_SEED` chooses another seed.
+//! A failure prints the seed and leaves the input in a file; `HEKATE_FUZZ_SEED` chooses another seed,
+//! `HEKATE_FUZZ_MUTATIONS` another number of mutations.
 
 // A panic is how a test fails, in helpers too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-const MUTATIONS: u64 = 10_000;
+/// `HEKATE_FUZZ_MUTATIONS` overrides it.
+const MUTATIONS: u64 = 2500;
 /// Longest time that one run may take: far above the usual one, so that a busy machine does not fail the test.
 const ONE_RUN_MAX: Duration = Duration::from_secs(5);
 const TARGET_MAX: Duration = Duration::from_secs(300);
@@ -62,10 +64,11 @@ fn the_corpus_is_that_of_the_encoders() {
 /// In a thread of its own, so that a run that does not end is reported with its seed.
 fn survive(name: &'static str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
-    let seed = std::env::var("HEKATE_FUZZ_SEED").map_or(1, |text| text.parse().unwrap());
+    let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let (seed, mutations) = (number("HEKATE_FUZZ_SEED", 1), number("HEKATE_FUZZ_MUTATIONS", MUTATIONS));
     let (report, reports) = mpsc::channel();
     let runner = std::thread::spawn(move || {
-        all_runs(target, seed, |run| report.send(run).unwrap());
+        all_runs(target, seed, mutations, |run| report.send(run).unwrap());
     });
     let begun = Instant::now();
     let mut last = None;
@@ -81,7 +84,7 @@ fn survive(name: &'static str) {
     }
 }
 
-fn all_runs(target: &Target, seed: u64, mut done: impl FnMut(u64)) {
+fn all_runs(target: &Target, seed: u64, mutations: u64, mut done: impl FnMut(u64)) {
     let mut inputs = corpus_of(target);
     inputs.extend(regressions_of(target));
     assert!(!inputs.is_empty(), "{} has no corpus", target.name);
@@ -89,7 +92,7 @@ fn all_runs(target: &Target, seed: u64, mut done: impl FnMut(u64)) {
         run(target, bytes, &path.display().to_string());
     }
     let mut random = Random::new(seed);
-    for number in 0..MUTATIONS {
+    for number in 0..mutations {
         let bytes = &inputs[random.below(inputs.len())].1;
         let other = &inputs[random.below(inputs.len())].1;
         run(target, &mutate(bytes, other, &mut random), &format!("mutation {number} of seed {seed}"));

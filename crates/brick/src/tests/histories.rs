@@ -3,6 +3,7 @@
 //! A history is a list of [`steps`]. [`run`] runs them on a brick and keeps in a [`model`] what was promised. [`cuts`]
 //! opens what a power cut leaves after each call of the storage, and [`check`] compares. One seed is one history:
 //! `HEKATE_HISTORIES=100000` runs 100,000 of them, `HEKATE_HISTORY=17` runs that one alone and prints its steps.
+//! `HEKATE_ALL=1` tries all short histories, and damages every block of an index, instead of a sample.
 
 mod check;
 mod cuts;
@@ -20,10 +21,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Histories that `cargo test` runs. `HEKATE_HISTORIES` overrides it; `HEKATE_HISTORIES_FROM` is the first seed, 0 by
 /// default.
-const HISTORIES: u64 = 1000;
+const HISTORIES: u64 = 250;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+/// The distance between the samples of a test that can try everything: 1 with `HEKATE_ALL=1`.
+pub fn sample_every(distance: u64) -> u64 {
+    if setting("HEKATE_ALL").is_some_and(|all| all > 0) { 1 } else { distance }
 }
 
 /// Calls `one` for each number below `count` on all processors, until one fails. Returns the sum, or the first failure.

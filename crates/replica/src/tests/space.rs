@@ -217,7 +217,7 @@ fn check(ring: &mut TestRing, model: &[Shard], from: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::default())]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
     #[test]
     fn shards_have_what_was_written_and_holes_where_nothing_was(
         steps in proptest::collection::vec((step(), 0..BLOCKS * BLOCK), 1..25),

@@ -29,7 +29,7 @@ fn one_seed_gives_the_same_bytes_twice() {
     }
 }
 
-/// Events that the default seeds of everything must reach, each: they come 25 times or more. Rarer ones are below. Four
+/// Events that the default seeds of everything must reach, each: they come 12 times or more. Rarer ones are below. Four
 /// branches of replicas are not for runs: replicas that differ with equal logs need a damaged disk
 /// (`replica/tests/compare.rs`); a member that lost records, a learner that cannot keep up and one that is tried again
 /// come once or never in 10,000 runs (`replica/tests/lost_records.rs`, `stuck.rs`, `learner.rs`).
@@ -139,8 +139,8 @@ const REACHED_IN_1000: [&str; 3] = [
 ];
 
 /// Seeds of a test of everything, and of each narrow kind.
-const SEEDS: u64 = 40;
-const NARROW_SEEDS: u64 = 16;
+const SEEDS: u64 = 20;
+const NARROW_SEEDS: u64 = 8;
 /// The first seed of a test of everything.
 const FIRST_WIDE: u64 = 100;
 

@@ -327,16 +327,16 @@ fn histories(short: u64) -> u64 {
 
 #[test]
 fn a_history_without_crashes_is_that_of_arrays() {
-    (0..histories(40)).for_each(|seed| History::new(seed).run(120, false));
+    (0..histories(20)).for_each(|seed| History::new(seed).run(120, false));
 }
 
 #[test]
 fn nothing_flushed_is_lost_when_all_replicas_lose_power() {
     let lossy = |seed| History { loses: true, ..History::new(2 << 32 | seed) };
-    (0..histories(100)).for_each(|seed| lossy(seed).run(100, true));
+    (0..histories(50)).for_each(|seed| lossy(seed).run(100, true));
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_when_a_session_ends_in_any_change() {
-    (0..histories(150)).for_each(|seed| History::new(1 << 32 | seed).run(120, true));
+    (0..histories(75)).for_each(|seed| History::new(1 << 32 | seed).run(120, true));
 }
