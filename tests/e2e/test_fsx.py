@@ -1,6 +1,6 @@
 """fsx: random operations on one file, each read compared with what must be there; through both kinds of mount at once.
 
-HEKATE_FSX_OPS=N: operations of each run [10000]; HEKATE_SEED: which [random, and printed on failure].
+HEKATE_FSX_OPS=N: operations of each run [3000]; HEKATE_SEED: which [random, and printed on failure].
 """
 
 import errno
@@ -14,7 +14,7 @@ import pytest
 from harness import equal, read, same_bytes, write
 from posix_lists import tool, waiting
 
-OPS = int(os.environ.get("HEKATE_FSX_OPS", "10000"))
+OPS = int(os.environ.get("HEKATE_FSX_OPS", "3000"))
 SEED = int(os.environ.get("HEKATE_SEED", time.time_ns() % 1_000_000_000))
 # The greatest length of the file and of an operation.
 KINDS = {

@@ -1,6 +1,6 @@
 """What three mounts are told of names, bytes and locks is linearizable, also while the server is killed and started again.
 
-HEKATE_HISTORIES=N: how many rounds [12]; HEKATE_SEED: which [random, and printed on failure]; CHECK_HISTORY=PROGRAM: the
+HEKATE_HISTORIES=N: how many rounds [8]; HEKATE_SEED: which [random, and printed on failure]; CHECK_HISTORY=PROGRAM: the
 checker, else it is built (crates/sim).
 """
 
@@ -13,7 +13,7 @@ import pytest
 import recorder
 from checker import check, checker
 
-ROUNDS = int(os.environ.get("HEKATE_HISTORIES", "12"))
+ROUNDS = int(os.environ.get("HEKATE_HISTORIES", "8"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
 LIMIT_S = 300 + 10 * ROUNDS
 PROCESSES = 6

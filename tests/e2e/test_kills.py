@@ -1,6 +1,6 @@
 """Processes killed again and again under writers whose every acknowledged op is recorded outside of the store.
 
-HEKATE_KILLS=N: how many processes each test kills [20]; HEKATE_SEED: which, and when [random, and printed on failure].
+HEKATE_KILLS=N: how many processes each test kills [8]; HEKATE_SEED: which, and when [random, and printed on failure].
 """
 
 import json
@@ -19,7 +19,7 @@ from servers import three
 ACKED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "acked.py")
 # What a dead mount had asked for is done, or taken back, so long after a server that lives has what it waited for.
 IN_FLIGHT_S = 2.5
-KILLS = int(os.environ.get("HEKATE_KILLS", "20"))
+KILLS = int(os.environ.get("HEKATE_KILLS", "8"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
 LIMIT_S = 120 + 6 * KILLS
 

@@ -15,8 +15,8 @@ from harness import HEKATE, equal, free_port, kill, same_bytes, wait_until, writ
 
 MIB = 1 << 20
 BLOCK = 4096
-# HEKATE_KILLS=N: so many kills of servers and doors in mid-write [5].
-KILLS = int(os.environ.get("HEKATE_KILLS", "5"))
+# HEKATE_KILLS=N: so many kills of servers and doors in mid-write [3].
+KILLS = int(os.environ.get("HEKATE_KILLS", "3"))
 
 
 class Door:

@@ -1,6 +1,7 @@
 """Programs that people use, at work on a mount: git and SQLite.
 
-HEKATE_ROUNDS=N: how often each SQLite test kills [3]; HEKATE_SEED: what and when [random, and printed on failure].
+HEKATE_GIT_COMMITS=N: how many commits of which git has the documents and tests [40], or 0: all commits of all files;
+HEKATE_ROUNDS=N: how often each SQLite test kills [2]; HEKATE_SEED: what and when [random, and printed on failure].
 """
 
 import contextlib
@@ -20,7 +21,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CLIENTS = f"{HERE}/sqlite_clients.py"
 # A git repository to work with; this one unless told.
 SOURCE = os.environ.get("HEKATE_GIT_SOURCE", os.path.dirname(os.path.dirname(HERE)))
-ROUNDS = int(os.environ.get("HEKATE_ROUNDS", "3"))
+COMMITS = int(os.environ.get("HEKATE_GIT_COMMITS", "40"))
+# What few commits are of.
+SOME = ["Makefile", "docs", "python", "scripts", "tests"]
+ROUNDS = int(os.environ.get("HEKATE_ROUNDS", "2"))
 # The database grows with the rounds, readers read all of it, and in rollback mode each commit waits for the readers.
 GO_ON_S = 60 + 5 * ROUNDS
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
@@ -45,6 +49,23 @@ def git(directory, *words):
     done = subprocess.run(["git", "-C", directory, *words], capture_output=True, text=True, env=environment)
     equal(done.returncode, 0, f"git {' '.join(words)} in {directory}: {done.stdout[-300:]}{done.stderr[-300:]}: exit status")
     return done.stdout
+
+
+def copy_source(store):
+    """-> a copy of its own, for somebody may be working in that repository."""
+    source = store.path("source")
+    commits = git(SOURCE, "rev-list", "--first-parent", f"--max-count={COMMITS + 1}", "HEAD").split()
+    if not COMMITS or len(commits) <= COMMITS:
+        git(store.base, "clone", "--quiet", "--bare", "--no-local", SOURCE, source)
+        return source
+    git(store.base, "init", "--quiet", "--bare", "--initial-branch=main", source)
+    words = ["git", "-C", SOURCE, "fast-export", f"{commits[-1]}..HEAD", "--", *SOME]
+    with subprocess.Popen(words, env={**os.environ, **GIT_SETTINGS}, stdout=subprocess.PIPE) as export:
+        subprocess.run(["git", "-C", source, "fast-import", "--quiet"], stdin=export.stdout, check=True)
+    equal(export.returncode, 0, "exit status of git fast-export")
+    # The branch has the name that it has there.
+    git(source, "symbolic-ref", "HEAD", git(source, "for-each-ref", "--format=%(refname)").split()[0])
+    return source
 
 
 def work_with_git(base, source):
@@ -94,9 +115,7 @@ def test_git_does_what_it_does_on_a_local_disk(store):
     if subprocess.run(["git", "-C", SOURCE, "-c", "safe.directory=*", "rev-parse", "HEAD"], capture_output=True).returncode != 0:
         raise Skip(f"{SOURCE} is no git repository; HEKATE_GIT_SOURCE names one")
     mnt = store.up()
-    # A copy of its own, for somebody may be working in that repository.
-    source = store.path("source")
-    git(store.base, "clone", "--quiet", "--bare", "--no-local", SOURCE, source)
+    source = copy_source(store)
     local = work_with_git(store.directory("local"), source)
     mounted = work_with_git(mnt, source)
     for number, (ours, theirs) in enumerate(zip(mounted, local, strict=True)):

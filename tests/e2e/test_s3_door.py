@@ -1,6 +1,6 @@
 """The S3 door as an operator opens it: keys, certificates, both doors at once, servers that are killed.
 
-HEKATE_S3_STEPS=N: steps of both doors [1000]; HEKATE_KILLS=N: processes that are killed [20]; HEKATE_SEED: which of them.
+HEKATE_S3_STEPS=N: steps of both doors [400]; HEKATE_KILLS=N: processes that are killed [10]; HEKATE_SEED: which of them.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from harness import HEKATE, equal, free_port, wait_until  # noqa: E402
 from s3 import body_of, client, code_of, key_of, keys_of, open_door  # noqa: E402
 from servers import three  # noqa: E402
 
-STEPS = int(os.environ.get("HEKATE_S3_STEPS", "1000"))
-KILLS = int(os.environ.get("HEKATE_KILLS", "20"))
+STEPS = int(os.environ.get("HEKATE_S3_STEPS", "400"))
+KILLS = int(os.environ.get("HEKATE_KILLS", "10"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
 
 

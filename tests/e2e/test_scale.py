@@ -1,6 +1,6 @@
 """Much of everything: files, names in a directory, bytes in a file; and the memory that it takes.
 
-HEKATE_FILES=N: files in each of the tests that count them [12000]; HEKATE_SEED: which names [random, printed on failure].
+HEKATE_FILES=N: files in each of the tests that count them [4000]; HEKATE_SEED: which names [random, printed on failure].
 """
 
 import ctypes
@@ -18,7 +18,7 @@ import pytest
 from gaps import gap
 from harness import equal, same_bytes
 
-FILES = int(os.environ.get("HEKATE_FILES", "12000"))
+FILES = int(os.environ.get("HEKATE_FILES", "4000"))
 SEED = os.environ.get("HEKATE_SEED", str(time.time_ns()))
 # At 100 creates, looks and removals a second.
 LIMIT_S = 120 + FILES // 100
