@@ -62,7 +62,7 @@ fn histories_of_one_or_two_steps_lose_power_anywhere() {
         cut_everywhere(&beginning, &steps, Thoroughness::Each, false)
     };
     let distance = sample_every(SAMPLED);
-    let is_tried = |number: &u64| number % distance == 0 || number % (letters + 1) == letters;
+    let is_tried = |number: &u64| number.is_multiple_of(distance) || number % (letters + 1) == letters;
     let numbers: Vec<u64> = (0..beginnings.len() as u64 * kinds).filter(is_tried).collect();
     match on_all_processors(numbers.len() as u64, |index| one(numbers[index as usize])) {
         Ok(tried) => report(&format!("{} histories", numbers.len()), tried),
