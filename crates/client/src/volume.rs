@@ -7,7 +7,7 @@ use hekate_graph::report::GraphReport;
 use hekate_graph::{Catalogue, Context, LayerSpec, Translator};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
-use hekate_translators::{Distribute, Locks, LossWatch, Replicate, built_in};
+use hekate_translators::{Distribute, Locks, LossWatch, Pledges, Pledging, Replicate, built_in};
 use hekate_transport::TlsContext;
 use hekate_transport::{Endpoint, Local, ServerPool, Servers, Welcome};
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub struct OpenOptions {
     pub catalogue: Option<Catalogue>,
     /// Reads do not change times of access (noatime). Otherwise relatime applies (mount(8)).
     pub no_access_times: bool,
+    /// Every look-up and every attribute is asked for anew: the session asks for no pledges.
+    pub no_pledges: bool,
     /// Set if the server runs in this process: ops are then function calls.
     pub local: Option<Local>,
     /// Of a session at a unix socket: the credential of the server there, to reach servers on other machines.
@@ -42,6 +44,7 @@ pub struct Volume {
     graph: Arc<VolumeGraph>,
     latest_map: Box<dyn Fn() -> Arc<VolumeMap> + Send + Sync>,
     pub(crate) locks: Arc<Locks>,
+    pledges: Arc<Pledges>,
     losses: LossWatch,
     map: VolumeMap,
     session: SessionId,
@@ -68,9 +71,16 @@ impl Volume {
             end_session(&*servers, &welcome);
             return Err(unknown);
         }
-        let replicate = Replicate::new(servers.clone(), welcome.session, welcome.map.clone());
-        let bottom = Arc::new(Distribute::new(replicate));
-        let (locks, losses, latest_map) = (bottom.locks(), bottom.loss_watch(), Box::new(bottom.latest_map()));
+        let replicate = match options.no_pledges {
+            false => Replicate::with_pledges,
+            true => Replicate::new,
+        };
+        let replicate = replicate(servers.clone(), welcome.session, welcome.map.clone());
+        let distribute = Arc::new(Distribute::new(replicate));
+        let (locks, losses) = (distribute.locks(), distribute.loss_watch());
+        let latest_map = Box::new(distribute.latest_map());
+        let bottom = Arc::new(Pledging::new(distribute));
+        let pledges = bottom.pledges();
         let catalogue = options.catalogue.clone().unwrap_or_else(built_in);
         let graph = VolumeGraph::open(catalogue, options.layers.clone(), &welcome.map.graph, bottom)
             .inspect_err(|_| end_session(&*servers, &welcome))?;
@@ -79,7 +89,22 @@ impl Volume {
         hekate_threads::spawn("hekate-beat", move || beating.send_heartbeats(&its_graph))
             .map_err(|e| Error::io("start a thread", e))?;
         let access_times = !options.no_access_times;
-        Ok(Self { shared, graph, latest_map, locks, losses, map: welcome.map, session: welcome.session, access_times })
+        Ok(Self {
+            shared,
+            graph,
+            latest_map,
+            locks,
+            pledges,
+            losses,
+            map: welcome.map,
+            session: welcome.session,
+            access_times,
+        })
+    }
+
+    /// What the session may answer by itself.
+    pub fn pledges(&self) -> &Arc<Pledges> {
+        &self.pledges
     }
 
     /// The map as of the opening of the volume.
@@ -536,7 +561,7 @@ impl Volume {
 fn end_session(servers: &dyn Servers, welcome: &Welcome) {
     let (op, target) = (Op::Volume { op: VolumeOp::EndSession }, Target::Server);
     let (volume, session, op_id) = (welcome.map.volume, welcome.session, OpId(0));
-    let request = Request { volume, target, session, op_id, durable: false, retry: false, op };
+    let request = Request { volume, target, session, op_id, durable: false, retry: false, pledge: false, op };
     let _ = servers.attempt(servers.first(), &mut [request], Some(HEARTBEAT), &|| false);
 }
 

@@ -216,7 +216,16 @@ fn a_restarted_server_grants_no_lock_until_all_sessions_have_reported_or_ended()
     assert!(waits(&answer) && waits(&waiting), "granted while a session may hold it");
     let (volume, target) = (one.map().volume, Target::Server);
     let op = Op::Volume { op: VolumeOp::EndSession };
-    let end = Request { volume, target, session: welcome.session, op_id: OpId(0), durable: false, retry: false, op };
+    let end = Request {
+        volume,
+        target,
+        session: welcome.session,
+        op_id: OpId(0),
+        durable: false,
+        retry: false,
+        pledge: false,
+        op,
+    };
     let again = Remote::new(scratch.endpoint(), "v1", welcome.session);
     again.call(&mut [end], &|| false).unwrap();
     assert_eq!(answer.recv_timeout(SOON).unwrap(), Ok(()));

@@ -304,6 +304,7 @@ fn a_server_names_the_one_that_leads_a_partition() {
         op_id: OpId(0),
         durable: false,
         retry: false,
+        pledge: false,
         op: Op::Inode { op: InodeOp::GetAttr { inode: ROOT } },
     };
     let replies = remote.call(&mut [request], &|| true).unwrap();

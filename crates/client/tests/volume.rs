@@ -250,6 +250,7 @@ fn a_connection_speaks_only_for_its_own_session_and_volume() {
         op_id: OpId(0),
         durable: false,
         retry: false,
+        pledge: false,
         op: Op::Volume { op: VolumeOp::StatFs },
     };
     let leg = Op::Leg { intent: IntentId(1), number: 0, leg: Box::new(Leg::DropDirectory { inode: ROOT }) };

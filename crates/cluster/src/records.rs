@@ -356,6 +356,16 @@ pub enum SessionOwner {
     Server(ServerId),
 }
 
+impl std::fmt::Display for SessionOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Uid(uid) => write!(f, "a process of user {uid} on the server's machine"),
+            Self::Client(name) => write!(f, "client {name}"),
+            Self::Server(server) => write!(f, "server {server}"),
+        }
+    }
+}
+
 /// Record `/lost-blocks` or `/lost-blocks/NUMBER`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LostBlocks<T> {

@@ -67,6 +67,8 @@ pub struct ClusterStatus {
     pub mapped_by_two: u64,
     /// The last of these, at most 16 of each server.
     pub mapped_files: Vec<MappedFile>,
+    /// Clients that others wait for now.
+    pub slow_clients: Vec<SlowClient>,
     /// What the connections of each network carry, of all servers that answer.
     #[serde(default)]
     pub networks: Vec<NetworkTraffic>,
@@ -229,6 +231,21 @@ pub struct MappedFile {
     pub sessions: (SessionId, Option<SessionId>),
     /// Seconds since the last write back.
     pub seconds_ago: u64,
+}
+
+/// A client that has not returned, for more than a second, what a server has pledged to it. Changes by others wait for
+/// it, for 6 s at most.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlowClient {
+    /// Its session.
+    pub session: SessionId,
+    /// Who it is.
+    pub client: String,
+    /// The volume's name.
+    pub volume: Option<String>,
+    /// How long the first of these changes has been waiting, in seconds.
+    pub seconds: f64,
 }
 
 /// Ops of one kind.

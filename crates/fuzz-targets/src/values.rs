@@ -50,6 +50,7 @@ fn make_requests() -> Vec<Request> {
         op_id: OpId(0x103),
         durable: number % 2 == 0,
         retry: false,
+        pledge: false,
         op,
     };
     ops.into_iter().enumerate().map(request).collect()

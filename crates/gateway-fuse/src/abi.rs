@@ -90,6 +90,9 @@ pub mod init {
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
 
+/// `FUSE_NOTIFY_INVAL_INODE`, in [`OutHeader::error`] of a message that answers no request.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
+
 /// Bits of [`SetAttrIn::valid`].
 pub mod fattr {
     /// `mode` is set.
@@ -166,6 +169,12 @@ structures! {
         pub len: u32,
         pub error: i32,
         pub unique: u64,
+    }
+    /// `fuse_notify_inval_inode_out`: the body of a notification. A negative offset: attributes only.
+    pub struct InvalidateInode[24] {
+        pub node: u64,
+        pub offset: i64,
+        pub length: i64,
     }
     /// `fuse_attr`.
     pub struct AttrOut[88] {

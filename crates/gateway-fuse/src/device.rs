@@ -1,7 +1,7 @@
 //! A descriptor of `/dev/fuse`: requests are read from it, and each is answered on the descriptor that it was read
 //! from.
 
-use crate::abi::OutHeader;
+use crate::abi::{InvalidateInode, NOTIFY_INVAL_INODE, OutHeader};
 use crate::encode::{Failed, Outcome};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -55,6 +55,23 @@ impl Device {
             // The request was aborted because its caller has ended, or the connection has ended.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
             Err(errno) => log::warn!("the kernel refuses the reply to request {unique}: {errno}"),
+        }
+    }
+
+    /// Has the kernel forget an inode's attributes. Returns false if it does not have the inode.
+    ///
+    /// The kernel takes no lock for this that a request holds (`fuse_reverse_inval_inode` with a negative offset).
+    pub(crate) fn invalidate_attributes(&self, node: u64) -> bool {
+        let body = InvalidateInode { node, offset: -1, length: 0 };
+        let len = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
+        let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
+        match rustix::io::writev(&self.0, &[IoSlice::new(header.as_bytes()), IoSlice::new(body.as_bytes())]) {
+            Ok(_) | Err(Errno::NODEV | Errno::CONNABORTED) => true,
+            Err(Errno::NOENT) => false,
+            Err(errno) => {
+                log::warn!("the kernel refuses to forget the attributes of inode {node}: {errno}");
+                true
+            }
         }
     }
 

@@ -84,9 +84,15 @@ pub(crate) fn attr_out(attr: &Attr) -> AttrOut {
     }
 }
 
-/// `fuse_entry_out` of an inode that the kernel may cache for `cache`.
-pub(crate) fn entry_out(attr: &Attr, cache: Duration) -> EntryOut {
-    EntryOut { node: attr.id.number(), attr: attr_out(attr), ..valid_for(cache) }
+/// `fuse_entry_out` of an inode whose name the kernel may cache for `name`, and whose attributes for `attributes`.
+pub(crate) fn entry_out(attr: &Attr, name: Duration, attributes: Duration) -> EntryOut {
+    EntryOut {
+        node: attr.id.number(),
+        attr: attr_out(attr),
+        attr_valid: attributes.as_secs(),
+        attr_valid_ns: attributes.subsec_nanos(),
+        ..valid_for(name)
+    }
 }
 
 /// `fuse_entry_out` of a name that does not exist.

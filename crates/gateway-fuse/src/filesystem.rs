@@ -40,6 +40,9 @@ use std::time::{Duration, Instant};
 /// Locks that serialize appends to a file; files share them by inode number.
 const APPEND_LOCKS: usize = 64;
 
+/// Lowest minor version of a kernel whose caches of attributes can be cleared beside requests: Linux 5.10.
+const RECALL_MINOR_MIN: u32 = 32;
+
 /// A volume as the kernel sees it.
 pub(crate) struct Filesystem {
     volume: Arc<Volume>,
@@ -49,6 +52,8 @@ pub(crate) struct Filesystem {
     soft: Option<Duration>,
     /// True if the kernel can map files that bypass the page cache.
     can_map: AtomicBool,
+    /// True if the kernel takes no attributes from replies to requests from before they were invalidated.
+    can_recall: AtomicBool,
     nodes: Nodes,
     handles: Handles,
     removals: Removals,
@@ -77,6 +82,7 @@ impl Filesystem {
             cache: options.cache,
             soft: options.soft,
             can_map: AtomicBool::new(false),
+            can_recall: AtomicBool::new(false),
             nodes: Nodes::new(options.export),
             handles: Handles::default(),
             removals: Removals::default(),
@@ -92,6 +98,7 @@ impl Filesystem {
     pub(crate) fn note_agreed(&self, init: &InitOut) {
         let can_map = u64::from(init.flags2) << 32 & init::DIRECT_IO_ALLOW_MMAP != 0;
         self.can_map.store(can_map, Ordering::Relaxed);
+        self.can_recall.store(init.minor >= RECALL_MINOR_MIN, Ordering::Relaxed);
     }
 
     /// Number of inodes that the kernel knows.
@@ -103,7 +110,29 @@ impl Filesystem {
     fn entry_out(&self, attr: &Attr) -> EntryOut {
         self.nodes.count_lookup(attr.id, attr.kind, self.no_xattrs_for(attr));
         self.nodes.note_attr(attr);
-        crate::encode::entry_out(attr, self.cache)
+        crate::encode::entry_out(attr, self.cache, self.validity(attr))
+    }
+
+    /// How long the kernel may use attributes without a request.
+    fn validity(&self, attr: &Attr) -> Duration {
+        if !self.cache.is_zero() || !self.can_recall.load(Ordering::Relaxed) {
+            return self.cache;
+        }
+        let pledges = self.volume.pledges();
+        if pledges.validity(attr).is_zero() {
+            return Duration::ZERO;
+        }
+        // Noted before it is asked again: a recall that comes meanwhile is then passed on to the kernel.
+        self.nodes.note_passed(attr.id.number());
+        pledges.validity(attr)
+    }
+
+    pub(crate) fn watch(&self, watcher: Arc<dyn hekate_client::Watcher>) {
+        self.volume.pledges().watch(watcher);
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     /// How long the kernel's requests for extended attributes of an inode without any are answered here: the kernel
@@ -116,7 +145,7 @@ impl Filesystem {
     fn attributes(&self, attr: &Attr) -> Outcome {
         self.nodes.set_no_xattrs(attr.id.number(), self.no_xattrs_for(attr));
         self.nodes.note_attr(attr);
-        Ok(attr_reply(attr, self.cache))
+        Ok(attr_reply(attr, self.validity(attr)))
     }
 
     fn entry(&self, attr: &Attr) -> Outcome {

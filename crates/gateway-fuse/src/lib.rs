@@ -21,6 +21,7 @@ mod in_flight;
 mod mount;
 mod negotiate;
 mod nodes;
+mod recalls;
 mod removals;
 mod removed_directory;
 mod request;
@@ -116,6 +117,7 @@ pub fn mount(volume: Arc<Volume>, source: &str, mount_point: &Path, options: &Mo
     let wishes = Wishes { cache: !options.cache.is_zero(), export: options.export, background_max };
     let agreed = mounted.session.handshake(&wishes)?;
     mounted.session.handler().note_agreed(&agreed);
+    recalls::pass_on_recalls(&mounted.session);
     Ok(mounted)
 }
 

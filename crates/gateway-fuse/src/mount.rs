@@ -113,8 +113,10 @@ pub fn remove_dead(mount_point: &Path) -> Result<bool> {
 
 /// True if the process of a mount has ended: the kernel returns ECONNABORTED while it ends, and ENOTCONN afterwards.
 fn is_dead(mount_point: &Path) -> bool {
-    let dead = [ErrorKind::NotConnected, ErrorKind::ConnectionAborted];
-    std::fs::metadata(mount_point).is_err_and(|error| dead.contains(&error.kind()))
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    // The kernel may have attributes of its root that are still valid: it is made to ask.
+    let asked = statx(CWD, mount_point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    asked.is_err_and(|errno| [Errno::NOTCONN, Errno::CONNABORTED].contains(&errno))
 }
 
 fn ours_at(absolute: &Path) -> Result<Option<table::Mount>> {

@@ -24,6 +24,10 @@ const SHRINK_CAPACITY_MIN: usize = 1024;
 /// When a part with a higher capacity (768 KiB) is shrunk, malloc_trim(3) is called, which takes milliseconds.
 const TRIM_CAPACITY_MIN: usize = 16_384;
 
+/// Time after which the kernel's attributes of an inode have expired, in ms: what [`Watcher`](hekate_client::Watcher)
+/// says a door may pass on, and a second for the kernel to take it.
+const PASSED_MS: u32 = 2000;
+
 /// Value of [`Node::no_xattrs_until`] for an inode that got extended attributes from this mount.
 const ASK_ALWAYS: u32 = u32::MAX;
 
@@ -68,6 +72,9 @@ struct Node {
     /// Time until which requests for extended attributes are answered with none, in ms since the table was made, or
     /// [`ASK_ALWAYS`].
     no_xattrs_until: u32,
+    /// Time at which the kernel was last given attributes that it may use without a request, in ms since the table was
+    /// made. 0: never.
+    passed_at: u32,
     kind: NodeKind,
     /// True for a file with set-group-id that its group may not execute, as last sent to the kernel.
     set_group: bool,
@@ -102,12 +109,39 @@ impl Nodes {
             change: 0,
             opens: 0,
             no_xattrs_until: 0,
+            passed_at: 0,
             kind,
             set_group: false,
         };
         let known = shard.entry(id.number()).or_insert(fresh);
         known.lookups += 1;
         known.set_no_xattrs(until);
+    }
+
+    /// Notes that the kernel is about to be given attributes that it may use without a request.
+    pub(crate) fn note_passed(&self, node: u64) {
+        let now = self.made.elapsed().as_millis() as u32;
+        if let Some(known) = self.shard(node).lock().get_mut(&node) {
+            known.passed_at = now.max(1);
+        }
+    }
+
+    /// True if the kernel may have such attributes.
+    pub(crate) fn is_passed(&self, node: u64) -> bool {
+        let now = self.made.elapsed().as_millis() as u32;
+        let may_have = |known: &Node| known.passed_at != 0 && now.wrapping_sub(known.passed_at) <= PASSED_MS;
+        self.shard(node).lock().get(&node).is_some_and(may_have)
+    }
+
+    /// The nodes of which it may have such attributes.
+    pub(crate) fn passed(&self) -> Vec<u64> {
+        let now = self.made.elapsed().as_millis() as u32;
+        let may_have = |known: &Node| known.passed_at != 0 && now.wrapping_sub(known.passed_at) <= PASSED_MS;
+        let of_part = |part: &Mutex<HashMap<u64, Node>>| {
+            let part = part.lock();
+            part.iter().filter(|(_, known)| may_have(known)).map(|(node, _)| *node).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_part).collect()
     }
 
     /// Notes how long an inode that the kernel knows can be taken to have no extended attributes.

@@ -104,6 +104,10 @@ impl<A: Handler> Session<A> {
         &self.handler
     }
 
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Number of workers.
     pub(crate) fn worker_count(&self) -> usize {
         self.workers.count()

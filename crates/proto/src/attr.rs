@@ -57,6 +57,16 @@ impl NewNode {
     }
 }
 
+/// Time in ns after which a read updates the access time of an inode that did not change: 24 h, as relatime of mount(8).
+const ACCESS_NS: i64 = 24 * 3600 * 1_000_000_000;
+
+impl Attr {
+    /// True if a read at this time updates the access time.
+    pub fn is_access_due(&self, now: Time) -> bool {
+        self.atime <= self.mtime.max(self.ctime) || now.0.saturating_sub(self.atime.0) >= ACCESS_NS
+    }
+}
+
 wire_struct! {
     /// A run of a file's bytes, stored as the first `length` bytes of `data`. The last piece extends to the end of
     /// the file.

@@ -19,6 +19,7 @@ pub mod map;
 pub mod object;
 pub mod op;
 pub mod planted;
+mod pledge;
 pub mod reply;
 
 pub use attr::{Attr, AttrChanges, Layout, NewNode, NodeKind, Piece, SetTime, ShardRun, Time};
@@ -33,7 +34,8 @@ pub use op::{
     Allocate, Condition, DataOp, Fill, InodeOp, Leg, LockOp, NameOp, Op, PutSource, RawStep, RenameMode, Request,
     ShardRange, Target, VolumeOp,
 };
-pub use reply::{Entry, Fetched, Reply, StubView, VolumeSpace};
+pub use pledge::{GivenFor, GivenPledges, Notification, PLEDGE_LEASE, Pledge, Pledged};
+pub use reply::{Entry, Fetched, Found, Reply, StubView, VolumeSpace};
 
 /// Length of one shard of a file: 4 MiB. A read or write is atomic within one shard.
 pub const SHARD_BYTES: u64 = 4 << 20;

@@ -9,6 +9,7 @@ mod leg;
 use crate::attr::{AttrChanges, NewNode};
 use crate::ids::*;
 use crate::lock::{Lock, LockOwner};
+use crate::pledge::Pledge;
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 pub use label::OP_LABELS;
@@ -347,6 +348,11 @@ wire_enum! {
         2 = Heartbeat { unused: Vec<InodeId>, mapped: Vec<InodeId>, graph: u64 },
         /// -> `Done`.
         3 = EndSession,
+        /// The session has none of these pledges any more, nor an earlier one about the same. -> `Done`.
+        4 = Return { partition: PartitionNumber, term: u64, pledges: Vec<Pledge> },
+        /// Renews the session's pledges of the partitions that this server leads. `forgot`: the session has no pledge
+        /// of these partitions that was given before this term of a leader. -> `Terms`.
+        5 = Renew { forgot: Vec<(PartitionNumber, u64)> },
     }
 }
 
@@ -375,6 +381,8 @@ wire_struct! {
         pub durable: bool,
         /// The op may have been executed already, with its reply lost.
         pub retry: bool,
+        /// The session asks for pledges with the reply.
+        pub pledge: bool,
         pub op: Op,
     }
 }

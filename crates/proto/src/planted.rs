@@ -34,6 +34,30 @@ macro_rules! bugs {
 }
 
 bugs! {
+    /// A record is made while another session still has a pledge about what it changes.
+    RecallNotAwaited = "recall-not-awaited",
+    /// A pledge is given about something whose pledges are being recalled.
+    PledgeGivenDuringRecall = "pledge-given-during-recall",
+    /// A new leader makes changes before sessions have forgotten the pledges of the leader before it.
+    EarlierPledgesNotAwaited = "earlier-pledges-not-awaited",
+    /// Pledges are renewed for a session that does not return what is recalled.
+    OverdueSessionRenewed = "overdue-session-renewed",
+    /// A client answers by a pledge whose lease is over.
+    PledgeOutlivesLease = "pledge-outlives-lease",
+    /// A client keeps the pledges of a leader when another one has begun.
+    PledgeOutlivesLeader = "pledge-outlives-leader",
+    /// A client returns a recalled pledge and goes on answering by it.
+    RecallIgnored = "recall-ignored",
+    /// A client takes a pledge that was recalled before the reply that carries it arrived.
+    RecalledPledgeTaken = "recalled-pledge-taken",
+    /// A client keeps its pledges about what its own op changes.
+    OwnChangeKeepsPledges = "own-change-keeps-pledges",
+    /// A client takes pledges about what an op of its own is changing.
+    PledgeTakenDuringOwnChange = "pledge-taken-during-own-change",
+    /// A late return of an older pledge drops a newer one about the same at the leader.
+    OlderReturnDropsPledge = "older-return-drops-pledge",
+    /// A new leader renews times, and sessions keep the pledged older ones.
+    RenewedTimesNotRecalled = "renewed-times-not-recalled",
     /// The leader answers an op before the members hold its record.
     AnsweredBeforeReplication = "answered-before-replication",
     /// A resent op is executed again instead of being answered from its session's slot.

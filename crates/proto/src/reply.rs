@@ -3,6 +3,7 @@
 use crate::attr::{Attr, NodeKind, Time};
 use crate::ids::{InodeId, Name, OpId, PartitionNumber, Stamp};
 use crate::lock::{HeldLock, Lock};
+use crate::pledge::GivenPledges;
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 
@@ -55,6 +56,22 @@ wire_enum! {
         /// Names in the order of keys. `end`: there are no more. `escaped`: some names of this partition begin with
         /// `ESCAPE`. `directory`: its attributes, if this partition has them.
         20 = Keys { entries: Vec<Entry>, end: bool, escaped: bool, directory: Option<Box<Attr>> },
+        /// The reply to a request that asked for pledges, with those that are given.
+        21 = Pledged { found: Found, pledges: Vec<GivenPledges> },
+        /// The partitions whose pledges are renewed, each with its leader's term.
+        22 = Terms { terms: Vec<(PartitionNumber, u64)> },
+    }
+
+    /// A reply that may carry pledges.
+    pub enum Found {
+        /// As `Reply::Node`, of an inode that existed before.
+        1 = Node { attr: Box<Attr> },
+        /// As `Reply::Elsewhere`.
+        2 = Elsewhere { inode: InodeId, kind: NodeKind },
+        /// As the error `NotFound`.
+        3 = Missing,
+        /// As `Reply::List`.
+        4 = List { entries: Vec<Entry>, end: bool },
     }
 }
 

@@ -6,6 +6,7 @@ use crate::message::{Address, Envelope, Message};
 use hekate_brick::Brick;
 use hekate_proto::map::View;
 use hekate_proto::*;
+use std::time::Duration;
 
 /// Identifies a request until it is answered. The host of the partition assigns it, and assigns it to no other request
 /// meanwhile.
@@ -21,6 +22,8 @@ pub struct Around<'a> {
     pub views: &'a [View],
     /// The server's clock.
     pub now: Time,
+    /// The time of a clock that is never set, since some moment.
+    pub elapsed: Duration,
 }
 
 /// A sync that a replica asks its host for: the brick's whole journal and some data files.
@@ -50,6 +53,8 @@ pub struct Out {
     pub orphans: Vec<(VolumeId, InodeId)>,
     /// Lock ops that waited and now have an answer.
     pub ended_waits: Vec<Ticket>,
+    /// Recalls of pledges, each for a session.
+    pub recalls: Vec<(SessionId, Notification)>,
     /// The view can begin. The host has the coordinator record it, and sends [`Event::View`](crate::Event::View) then.
     pub open: Option<(PartitionNumber, Epoch)>,
     /// Messages for the operator's log.

@@ -17,6 +17,7 @@ use crate::message::{Address, Message};
 use crate::ops::discarded::Discarded;
 use crate::ops::step::Ask;
 use crate::partition::Event;
+use crate::pledges::{Pledges, Recalls};
 use crate::requests::Requests;
 use crate::transactions::Transactions;
 use crate::view_start::ViewStart;
@@ -24,7 +25,7 @@ use crate::view_start::level::Phase;
 use hekate_brick::{Amount, Brick, LogPosition};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the leader knows of another member.
 #[derive(Debug, Default)]
@@ -57,6 +58,9 @@ pub(crate) struct Leader {
     pub transactions: Transactions,
     pub discarded: Discarded,
     pub locking: Locking,
+    pub pledges: Pledges,
+    /// Files whose times this leader has renewed, and whose old ones sessions may still have.
+    pub renewed: BTreeSet<(VolumeId, InodeId)>,
     pub fast: FastLane,
     pub times: Times,
     /// Learners, and the proof that members are equal.
@@ -79,6 +83,8 @@ impl Leader {
             transactions: Transactions::default(),
             discarded: Discarded::default(),
             locking: Locking::default(),
+            pledges: Pledges::default(),
+            renewed: BTreeSet::new(),
             fast: FastLane::default(),
             times: Times::default(),
             healing: LearnerWork::new(at.learners()),
@@ -112,12 +118,22 @@ impl Leader {
             Event::Down { bricks } => self.down(&bricks),
             Event::Tick => self.tick(cx)?,
             Event::Abandon { token } => self.abandon(token, cx.out),
-            Event::Sessions { epoch, sessions } => self.know_sessions(cx.at, epoch, sessions)?,
+            Event::Sessions { epoch, sessions } => self.know_sessions(cx, epoch, sessions)?,
             Event::SessionsDoubtful => self.locking.refuse_meanwhile(),
             Event::SessionEnded { session } => {
                 self.fast.close_all_of(session);
                 self.forget_session(session);
                 self.end_locks(session, cx.out);
+                let is_freed = self.pledges.end_session(session);
+                self.go_on_after_pledges(cx, is_freed)?;
+            }
+            Event::Returned { session, volume, term, pledges } => {
+                let is_freed = self.pledges.returned(session, volume, term, &pledges);
+                self.go_on_after_pledges(cx, is_freed)?;
+            }
+            Event::Forgot { session, term } => {
+                let is_freed = self.pledges.forgot(session, term);
+                self.go_on_after_pledges(cx, is_freed)?;
             }
             Event::Room => self.has_room(cx)?,
             Event::View | Event::Message(_) => {}
@@ -178,6 +194,57 @@ impl Leader {
         Ask::new(cx.at.ring, cx.at.count, volume, (SYSTEM_SESSION, OpId(0)), cx.around.now)
     }
 
+    /// True if a record with these changes has to wait for pledges of other sessions than `by`.
+    pub fn is_pledged(&self, cx: &mut Context, by: SessionId, changes: &[Change]) -> bool {
+        let mut recalls = Recalls::default();
+        let is_blocked = self.pledges.block(by, changes, cx.around.elapsed, &mut recalls);
+        recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
+        if is_blocked {
+            cx.out.branches.push("a change waits for pledges");
+        }
+        is_blocked
+    }
+
+    /// Goes on with what waited for pledges, if they are gone.
+    fn go_on_after_pledges(&mut self, cx: &mut Context, is_freed: bool) -> Result<()> {
+        if !is_freed {
+            return Ok(());
+        }
+        self.requests.retry_if_any();
+        self.show_renewed(cx);
+        if self.serves() { self.drive_again(cx) } else { Ok(()) }
+    }
+
+    /// Has sessions forget times that this leader has renewed.
+    fn show_renewed(&mut self, cx: &mut Context) {
+        for (volume, inode) in std::mem::take(&mut self.renewed) {
+            if is_planted(Bug::RenewedTimesNotRecalled) {
+                continue;
+            }
+            let changes = [Change::Delete { key: Key::inode(cx.at.ring, volume, inode, Kind::Inode) }];
+            if self.is_pledged(cx, SYSTEM_SESSION, &changes) {
+                self.renewed.insert((volume, inode));
+            }
+        }
+    }
+
+    /// Called with each tick.
+    pub fn look_after_pledges(&mut self, cx: &mut Context) -> Result<()> {
+        let mut recalls = Recalls::default();
+        let late = self.pledges.tick(cx.around.elapsed, &mut recalls);
+        recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
+        if !late.is_empty() {
+            cx.out.branches.push("pledges have expired");
+            let (number, ring) = (cx.at.own.partition, cx.at.ring);
+            let sessions: Vec<String> = late.iter().map(SessionId::to_string).collect();
+            cx.out.notes.push(format!(
+                "partition {number} of ring {ring}: changes go on without sessions {}, whose pledges have expired",
+                sessions.join(", ")
+            ));
+        }
+        self.go_on_after_pledges(cx, !late.is_empty() || !self.renewed.is_empty())
+    }
+
     /// Marks a member as failed. Records are not settled any more until a view without the member begins.
     pub fn member_failed(&mut self, cx: &mut Context, brick: BrickId, error: &Error) {
         if let Some(member) = self.members.get_mut(&brick).filter(|member| !member.failed) {
@@ -230,6 +297,7 @@ impl Leader {
             || !self.requests.waiting().is_empty()
             || self.transactions.is_stuck()
             || self.fast.wants_tick()
+            || self.pledges.wants_tick()
             || self.healing.wants_tick()
     }
 

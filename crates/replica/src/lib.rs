@@ -14,6 +14,7 @@ mod membership;
 mod message;
 mod ops;
 mod partition;
+mod pledges;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,6 @@ pub use log::retention::Retention;
 pub use message::{
     Address, BlockAt, BlockHash, Envelope, FastList, Fresh, Hashed, HealStep, HeldShard, Message, Outcome, Portion,
 };
-pub use ops::inodes::is_access_due;
 pub use ops::read::answer;
 pub use ops::recent_truncates::Cut;
 pub use ops::step::{Ask, Commit, Stop};

@@ -21,6 +21,8 @@ use crate::view_start::level::Phase;
 use hekate_proto::map::View;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// An input of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +38,8 @@ pub enum Event {
     ChangeNow { token: Token, commit: Box<Commit> },
     /// An orphan that no session has open any more: its inode is removed.
     Collect { volume: VolumeId, inode: InodeId },
-    /// An inode was read. Its access time is updated if an update is due.
-    Accessed { volume: VolumeId, inode: InodeId },
+    /// A session has read an inode. Its access time is updated if an update is due, before the reader gets its answer.
+    Accessed { token: Token, volume: VolumeId, inode: InodeId, session: SessionId },
     /// Everything acknowledged so far is to be on stable storage of every member; with `own`, of the leader alone if
     /// the leader may answer early.
     Sync { token: Token, shards: Vec<ShardId>, own: bool },
@@ -51,6 +53,10 @@ pub enum Event {
     SessionsDoubtful,
     /// A session has ended. It sends no further request.
     SessionEnded { session: SessionId },
+    /// A session has none of these pledges any more.
+    Returned { session: SessionId, volume: VolumeId, term: u64, pledges: Vec<Pledge> },
+    /// A session has no pledge any more that was given before this term of a leader.
+    Forgot { session: SessionId, term: u64 },
     /// Closes all shards that sessions have open for fast writes, since the host is about to make changes of its own.
     CloseShards,
     /// Begins a proof that all members hold the same data. [`Partition::proof`] reports its progress.
@@ -123,7 +129,7 @@ impl Partition {
         }
         let asked = token_of(&event);
         let (sends, answers, open) = (out.sends.len(), out.answers.len(), out.open);
-        let ended_waits = out.ended_waits.len();
+        let (ended_waits, recalls) = (out.ended_waits.len(), out.recalls.len());
         let outcome = match event {
             Event::Message(envelope) => self.message(envelope, around, out),
             Event::View => self.renew_view(around, out),
@@ -137,6 +143,7 @@ impl Partition {
                 // A rule of the protocol does not hold, so messages and answers of this event may be wrong.
                 out.sends.truncate(sends);
                 out.ended_waits.truncate(ended_waits);
+                out.recalls.truncate(recalls);
                 out.open = open;
                 out.answers[answers..].iter_mut().for_each(|(_, answer)| *answer = Err(error.clone()));
             }
@@ -422,6 +429,35 @@ impl Partition {
         }
     }
 
+    /// The leader's term, if this session's pledges are renewed now.
+    pub fn pledge_term(&self, session: SessionId, elapsed: Duration) -> Option<u64> {
+        match &self.role {
+            Role::Leader(leader) if self.failed.is_none() => leader.pledges.term_for(session, elapsed),
+            _ => None,
+        }
+    }
+
+    /// True if the leader waits for this session to forget pledges of an earlier leader.
+    pub fn awaits_forgetting(&self, session: SessionId) -> bool {
+        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.pledges.awaits(session))
+    }
+
+    /// Sessions that delay changes, since they have not returned or forgotten pledges for more than a second.
+    pub fn slow_sessions(&self, elapsed: Duration) -> BTreeMap<SessionId, Duration> {
+        match &self.role {
+            Role::Leader(leader) if self.failed.is_none() => leader.pledges.slow_sessions(elapsed),
+            _ => BTreeMap::new(),
+        }
+    }
+
+    /// Number of pledges that sessions have.
+    pub fn pledge_count(&self) -> usize {
+        match &self.role {
+            Role::Leader(leader) => leader.pledges.count(),
+            Role::Follower(_) => 0,
+        }
+    }
+
     /// Data ids to collect, ops in flight, and marks of ops to be removed.
     pub fn work_left(&self) -> usize {
         match &self.role {
@@ -449,6 +485,7 @@ pub(crate) fn token_of(event: &Event) -> Option<Token> {
         Event::Request { token, .. }
         | Event::Change { token, .. }
         | Event::ChangeNow { token, .. }
+        | Event::Accessed { token, .. }
         | Event::Sync { token, .. } => Some(*token),
         _ => None,
     }

@@ -144,7 +144,9 @@ impl Leader {
     /// Drops a request that has not begun and whose client does not wait any more.
     pub fn abandon(&mut self, token: Token, out: &mut Out) {
         let is_it = |waiting: &mut Waiting| match &waiting.event {
-            Event::Request { token: known, .. } | Event::Change { token: known, .. } => *known == token,
+            Event::Request { token: known, .. }
+            | Event::Change { token: known, .. }
+            | Event::Accessed { token: known, .. } => *known == token,
             _ => false,
         };
         if let Some(index) = self.requests.waiting.iter_mut().position(is_it) {
@@ -216,7 +218,10 @@ impl Leader {
                 self.confirm_read(cx, (*token, ask, op))? || self.try_read(cx, (*token, ask, op))?
             }
             Event::Request { token, ask, op, .. } if op.is_read() => self.try_read(cx, (*token, ask, op))?,
-            Event::Accessed { .. } if !self.all_present() => true,
+            Event::Accessed { token, .. } if !self.all_present() => {
+                cx.out.answers.push((*token, Ok(Reply::Done)));
+                true
+            }
             _ if !self.all_present() => false,
             Event::Request { token, ask, op, .. } => {
                 if ask.durable {
@@ -233,12 +238,16 @@ impl Leader {
                 }
             }
             // An access time is not worth waiting for a full disk, or for an op that holds the inode.
-            Event::Accessed { volume, inode } => {
+            Event::Accessed { token, volume, inode, session } => {
                 let ask = self.ask(cx, *volume);
                 let tree = Tree::new(cx.around.brick, &ask, cx.at.own.partition);
                 if let Ok(Some(commit)) = accessed(&tree, *inode, ask.now) {
-                    let _ = self.append_own(cx, commit)?;
+                    if self.is_pledged(cx, *session, &commit.changes) {
+                        return Ok(false);
+                    }
+                    let _ = self.append_own_for(cx, *session, commit)?;
                 }
+                cx.out.answers.push((*token, Ok(Reply::Done)));
                 true
             }
             _ => true,
@@ -332,6 +341,9 @@ impl Leader {
             *stamp = Stamp::of_leader(stamp.count, cx.at.view.epoch, Sequence(self.log.last().0 + 1));
         }
         self.healing.note_request();
+        if commit.times_of.is_some() && self.is_pledged(cx, ask.session, &commit.changes) {
+            return Ok(false);
+        }
         if self.keep_times((token, ask), &commit, cx) {
             return Ok(true);
         }
@@ -341,7 +353,7 @@ impl Leader {
         let is_marked = loose.is_some();
         let also = self.session_change(cx.at, ask, &reply).into_iter().chain(marker).chain(loose).collect();
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
-        let draft = Draft { session, op_id, commit: &commit, also, must: false, step, closes };
+        let draft = Draft { session, op_id, by: session, commit: &commit, also, must: false, step, closes };
         match self.append(cx, draft)? {
             Appended::Made(sequence) => {
                 self.remember_slot(ask);
@@ -379,6 +391,7 @@ impl Leader {
     pub fn tick(&mut self, cx: &mut Context) -> Result<()> {
         self.requests.ticks += 1;
         self.look_after_fast_lane(cx.around.now);
+        self.look_after_pledges(cx)?;
         self.end_idle_times(cx)?;
         self.remove_loose_marker(cx)?;
         self.allow_healing();

@@ -46,6 +46,7 @@ use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 const RING: RingId = RingId(1);
 const VOLUME: VolumeId = VolumeId(1);
@@ -156,7 +157,12 @@ fn unstarted(bricks: Vec<Brick>) -> TestRing {
 
 impl TestRing {
     fn around<'a>(bricks: &'a [Brick], views: &'a [View], address: Address, now: i64) -> Around<'a> {
-        Around { brick: &bricks[address.brick.0 as usize], views, now: Time(now) }
+        Around {
+            brick: &bricks[address.brick.0 as usize],
+            views,
+            now: Time(now),
+            elapsed: Duration::from_nanos(now as u64),
+        }
     }
 
     fn start(&mut self) {
@@ -267,6 +273,10 @@ impl TestRing {
         }
         if out.wants_room {
             self.wanting.insert(address);
+        }
+        // No session was there before.
+        if let Some(epoch) = self.partitions.get(&address).and_then(Partition::wants_sessions) {
+            self.handle(address, Event::Sessions { epoch, sessions: Vec::new() });
         }
     }
 

@@ -10,6 +10,7 @@
 //! | `sessions` | which clients exist, when a session expires | a lock that outlives its mount |
 //! | `orphans` | inodes without a name that may be open | space of a deleted file that does not come back |
 //! | `locking` | POSIX locks: restores, grants, releases | a lock that is never granted, or granted twice |
+//! | `pledges` | what sessions may answer by themselves: renewals, returns | a stale answer; a change that waits for seconds |
 //! | `member_writes` | writes to one member, past the leader | a fast or raw write that is refused |
 //! | `raw` | steps of raw writes (modes `afr` and `fast-path`) and their locks; feature `measuring` | two raw writes to one range at once |
 //! | `raw_absent` | refuses those modes, in the place of `raw` | a volume that cannot be opened |
@@ -22,6 +23,7 @@ pub(crate) mod locking;
 pub(crate) mod member_writes;
 pub(crate) mod orphans;
 pub(crate) mod partition_op;
+pub(crate) mod pledges;
 #[cfg(feature = "measuring")]
 pub(crate) mod raw;
 #[cfg(not(feature = "measuring"))]

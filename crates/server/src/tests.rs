@@ -346,7 +346,7 @@ fn the_answers_of_a_batch_are_bounded_before_they_are_made() {
     let partition = shard.position().partition(map.partitions());
     let target = Target::Partition { ring: map.ring, partition, epoch: map.view(partition).unwrap().epoch };
     let op = Op::Data { op: DataOp::ReadShard { data: DataId(1), index: 0, offset: 0, length: 4 << 20 } };
-    let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
+    let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, pledge: false, op };
     let replies = served.node.call(session, vec![request; 64]);
     assert_eq!(replies.iter().filter(|reply| reply.is_ok()).count(), 3);
     assert!(matches!(replies[3], Err(Error::Invalid { .. })));
@@ -383,7 +383,8 @@ fn what_rests_in_another_partition_is_refused() {
         for partition in (0..map.partitions()).map(PartitionNumber) {
             let target = Target::Partition { ring: map.ring, partition, epoch: map.view(partition).unwrap().epoch };
             let op_id = OpId(((number as u64 * 100 + u64::from(partition.0) + 1) << 8) | 1);
-            let request = Request { volume, target, session, op_id, durable: false, retry: false, op: op.clone() };
+            let request =
+                Request { volume, target, session, op_id, durable: false, retry: false, pledge: false, op: op.clone() };
             let reply = served.node.call(session, vec![request]).pop().unwrap();
             let is_stray = partition != position.partition(map.partitions());
             assert_eq!(matches!(reply, Err(Error::Protocol { .. })), is_stray, "{op:?} of {partition}: {reply:?}");
@@ -568,7 +569,8 @@ fn a_sync_of_a_brick_that_has_stopped_is_asked_of_others() {
         let incarnation = served.node.bricks.get(&brick).unwrap().incarnation();
         let op = Op::Data { op: DataOp::Sync { incarnation, shards: Vec::new(), all: true } };
         let target = Target::Brick { brick };
-        let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
+        let request =
+            Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, pledge: false, op };
         served.node.call(session, vec![request]).remove(0)
     };
     let (stopped, others) = all.split_first().unwrap();

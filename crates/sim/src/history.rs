@@ -110,6 +110,11 @@ impl History {
         self.calls.iter().enumerate().map(|(number, call)| (CallNumber(number), call))
     }
 
+    /// The call that was made last.
+    pub fn last(&self) -> Option<CallNumber> {
+        self.calls().last().map(|(number, _)| number)
+    }
+
     /// One call.
     pub fn call(&self, number: CallNumber) -> &Call {
         &self.calls[number.0]

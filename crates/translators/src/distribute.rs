@@ -79,6 +79,10 @@ impl Distribute {
         Self { replicate, locks, layouts, unsynced, wide }
     }
 
+    pub(crate) fn replicate(&self) -> Arc<Replicate> {
+        self.replicate.clone()
+    }
+
     /// The session's locks.
     pub fn locks(&self) -> Arc<Locks> {
         self.locks.clone()

@@ -11,6 +11,7 @@ mod raw;
 #[path = "replicate/raw_absent.rs"]
 mod raw;
 
+use crate::pledges::Pledges;
 use fast::FastShards;
 pub(crate) use fast::Flight;
 use hekate_graph::Context;
@@ -59,10 +60,11 @@ pub struct Replicate {
     op_count: AtomicU64,
     fast: FastShards,
     raw: RawLanes,
+    pledges: Arc<Pledges>,
 }
 
 impl Replicate {
-    /// For a session on a volume.
+    /// For a session on a volume, which asks for no pledges.
     pub fn new(servers: Arc<dyn Servers>, session: SessionId, map: VolumeMap) -> Self {
         let map = RwLock::new(Arc::new(map));
         Self {
@@ -74,7 +76,17 @@ impl Replicate {
             op_count: AtomicU64::new(1),
             fast: FastShards::default(),
             raw: RawLanes::default(),
+            pledges: Pledges::new(false),
         }
+    }
+
+    /// For a session that asks for pledges.
+    pub fn with_pledges(servers: Arc<dyn Servers>, session: SessionId, map: VolumeMap) -> Self {
+        Self { pledges: Pledges::new(true), ..Self::new(servers, session, map) }
+    }
+
+    pub(crate) fn pledges(&self) -> Arc<Pledges> {
+        self.pledges.clone()
     }
 
     /// The latest map that this client has.
@@ -99,10 +111,17 @@ impl Replicate {
         let (session, volume, durable) = (self.session, map.volume, context.durable);
         let mut recipients = Vec::with_capacity(ops.len());
         let mut requests = Vec::with_capacity(ops.len());
+        let mut asked = Vec::with_capacity(ops.len());
+        let is_single = ops.len() == 1;
         for (recipient, op) in ops {
             let (_, target) = self.resolve(&map, recipient)?;
             recipients.push(recipient);
-            requests.push(Request { volume, target, session, op_id: OpId(0), durable, retry: false, op });
+            // A missing name, which ends a batch, is no error in a reply with pledges.
+            let may_ask = is_single || !matches!(op, Op::Name { .. });
+            let at = may_ask.then(|| self.pledges.ask(&op)).flatten();
+            let pledge = at.is_some();
+            asked.push(at);
+            requests.push(Request { volume, target, session, op_id: OpId(0), durable, retry: false, pledge, op });
         }
         let changes = requests.iter().filter(|request| !request.op.is_read()).count();
         let slots = self.slots.take(changes);
@@ -111,7 +130,8 @@ impl Replicate {
         }
         let replies = self.send_runs(context, &recipients, &mut requests);
         self.slots.release(slots);
-        replies
+        let taken = replies?.into_iter().zip(&requests).zip(asked);
+        Ok(taken.map(|((reply, request), asked)| self.pledges.take(asked, &request.op, reply)).collect())
     }
 
     /// An op id with its slot, for an op that may be sent several times.
@@ -185,7 +205,7 @@ impl Replicate {
         let map = self.map();
         let (_, target) = self.resolve(&map, recipient)?;
         let (volume, session) = (map.volume, self.session);
-        Ok(Request { volume, target, session, op_id, durable: false, retry: false, op })
+        Ok(Request { volume, target, session, op_id, durable: false, retry: false, pledge: false, op })
     }
 
     /// The server of a recipient, by the latest map.
@@ -348,20 +368,22 @@ impl Replicate {
         *self.map.write() = Arc::new(map);
     }
 
+    /// Makes one attempt to send an op to a server.
+    pub(crate) fn tell(&self, server: ServerId, op: VolumeOp) -> Result<Reply> {
+        let (volume, session) = (self.map().volume, self.session);
+        let (op, target) = (Op::Volume { op }, Target::Server);
+        let request =
+            Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, pledge: false, op };
+        let replies =
+            self.servers.attempt(server, &mut [request], Some(QUERY_ALL_LIMIT), &|| self.servers.is_closed())?;
+        replies.into_iter().next().unwrap_or(Err(Error::bug("a batch has no reply")))
+    }
+
     /// Sends an op to each server that has bricks of the volume, once. Servers that do not reply in 2 s are reported
     /// as unavailable.
     pub(crate) fn query_all(&self, op: &VolumeOp) -> Replies {
         let map = self.map();
-        let ask = |server: ServerId| {
-            let (volume, session) = (map.volume, self.session);
-            let op = Op::Volume { op: op.clone() };
-            let target = Target::Server;
-            let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
-            let replies =
-                self.servers.attempt(server, &mut [request], Some(QUERY_ALL_LIMIT), &|| self.servers.is_closed())?;
-            replies.into_iter().next().unwrap_or(Err(Error::bug("a batch has no reply")))
-        };
-        map.holders().into_iter().map(ask).collect()
+        map.holders().into_iter().map(|server| self.tell(server, op.clone())).collect()
     }
 }
 

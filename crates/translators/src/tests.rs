@@ -10,6 +10,7 @@ mod files;
 mod holes;
 mod locks;
 mod names;
+mod pledges;
 mod runs;
 mod scripted_servers;
 mod slots;

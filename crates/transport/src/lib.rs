@@ -19,7 +19,7 @@ mod frame;
 pub mod fuzz;
 pub mod link;
 mod local;
-mod lock_notifications;
+mod notifications;
 mod peers;
 mod pending_batches;
 mod refusal_log;
@@ -39,7 +39,7 @@ pub use frame::{BATCH_MAX, FRAME_BYTES_MAX};
 /// How one end of a connection over TCP checks the other.
 pub use hekate_tls::Context as TlsContext;
 pub use local::Local;
-pub use lock_notifications::{Listener, LockNotifications, NotificationSink};
+pub use notifications::{Listener, NotificationSink, SessionNotifications};
 pub use peers::{Cork, PeerHandler, PeerLinks, Peers};
 pub use refusal_log::RefusalLog;
 pub use server::{Server, Service};

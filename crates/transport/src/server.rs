@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::*;
 use crate::link::Boot;
 use crate::local::Local;
-use crate::lock_notifications::{Listener, NotificationSink};
+use crate::notifications::{Listener, NotificationSink};
 use crate::peers::Peers;
 use crate::refusal_log::RefusalLog;
 use crate::traffic::{Networks, Traffic};

@@ -4,7 +4,7 @@
 
 use crate::client::Replies;
 use hekate_proto::map::VolumeMap;
-use hekate_proto::{OpId, Request, Result, ServerId};
+use hekate_proto::{Notification, Request, Result, ServerId};
 use std::time::Duration;
 
 /// The servers of a volume, in one session.
@@ -37,7 +37,7 @@ pub trait Servers: Send + Sync {
         gave_up: &dyn Fn() -> bool,
     ) -> Result<Box<dyn PendingBatch>>;
 
-    /// Opens a connection on which a server notifies this session of waiting ops that have their replies.
+    /// Opens a connection on which a server notifies this session.
     ///
     /// # Errors
     /// `Unavailable` if the server cannot be reached, `SessionEnded` if the session is over.
@@ -66,11 +66,11 @@ pub trait PendingBatch {
     fn finish(self: Box<Self>, gave_up: &dyn Fn() -> bool) -> Result<Replies>;
 }
 
-/// A connection on which a server notifies a session of waiting ops that have their replies.
+/// A connection on which a server notifies a session.
 pub trait Notifications: Send {
-    /// The next op ids, or `None` if none arrive within `limit`.
+    /// The next notification, or `None` if none arrives within `limit`.
     ///
     /// # Errors
     /// The connection has ended; the caller opens another one.
-    fn next(&mut self, limit: Duration) -> std::io::Result<Option<Vec<OpId>>>;
+    fn next(&mut self, limit: Duration) -> std::io::Result<Option<Notification>>;
 }

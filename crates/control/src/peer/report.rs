@@ -3,7 +3,7 @@
 use crate::brick::BrickReport;
 use crate::healing::ProofStatus;
 use crate::partition::WaitingPartition;
-use crate::status::{DamagedItem, Lane, MappedFile, NetworkTraffic, ServerVitals};
+use crate::status::{DamagedItem, Lane, MappedFile, NetworkTraffic, ServerVitals, SlowClient};
 use hekate_proto::{BrickId, PartitionNumber, RingId, Sequence, VolumeId};
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,10 @@ pub struct ServerReport {
     pub mapped_by_two: u64,
     /// The last of these, at most 16.
     pub mapped_files: Vec<MappedFile>,
+    /// Clients that changes wait for.
+    pub slow_clients: Vec<SlowClient>,
+    /// Number of pledges that its leaders have given and that are not returned.
+    pub pledges: u64,
     /// Its bricks.
     pub bricks: Vec<BrickReport>,
     /// What the connections of each network have carried since it started.

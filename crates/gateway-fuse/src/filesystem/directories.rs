@@ -80,7 +80,7 @@ impl Filesystem {
     fn push(&self, listing: &mut Listing, listed: &Listed, plus: bool) -> bool {
         let item = listed.item;
         let known = item.attr.as_deref().filter(|_| plus && listed.fetched.elapsed() < self.cache);
-        let entry = known.map(|attr| entry_out(attr, self.cache)).unwrap_or_default();
+        let entry = known.map(|attr| entry_out(attr, self.cache, self.cache)).unwrap_or_default();
         let entry = ListingEntry {
             name: item.name.as_bytes(),
             ino: item.inode.number(),

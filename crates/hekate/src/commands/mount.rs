@@ -146,7 +146,9 @@ pub fn mount_options(options: &Options) -> MountOptions {
 pub fn open_options(options: &Options) -> OpenOptions {
     let change = &options.change;
     let no_access_times = change.access_times == Some(false) || change.read_only == Some(true);
-    OpenOptions { no_access_times, ..OpenOptions::default() }
+    // A mount that caches for a time shows what was before anyway.
+    let no_pledges = options.no_pledges || options.cache.is_some_and(|cache| !cache.is_zero());
+    OpenOptions { no_access_times, no_pledges, ..OpenOptions::default() }
 }
 
 /// The process of a mount.
@@ -193,6 +195,7 @@ fn change(wanted: &Wanted) -> Result<(), Failure> {
         ("cache", options.cache.is_some()),
         ("soft", options.soft.is_some()),
         ("export", options.export),
+        ("nopledges", options.no_pledges),
         ("wait", options.wait.is_some()),
     ];
     let fixed: Vec<_> = fixed.iter().filter_map(|(name, given)| given.then_some(*name)).collect();

@@ -189,10 +189,20 @@ fn print_servers(servers: &[ServerStatus]) {
     table(&heads, &servers.iter().map(row).collect::<Vec<_>>());
 }
 
-/// What each network carries, and certificates that expire soon. With one network its name says nothing.
+/// What each network carries, clients that others wait for, and certificates that expire soon. With one network its name says nothing.
 fn print_networks(status: &ClusterStatus) {
     for network in &status.networks {
         println!("network {}: {}", network.network, carried(network));
+    }
+    for slow in &status.slow_clients {
+        println!(
+            "warning: changes wait for {} (session {}, volume {}), for {:.1} s so far: it has not returned what it may \
+             answer by itself; they go on without it after 6 s",
+            slow.client,
+            slow.session,
+            slow.volume.as_deref().unwrap_or("?"),
+            slow.seconds
+        );
     }
     for ending in &status.expiring {
         println!("warning: the certificate of {} expires at {}; {}", ending.holder, date(ending.expires), ending.fix);

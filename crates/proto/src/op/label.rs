@@ -3,7 +3,7 @@
 use super::*;
 
 /// All labels of [`Op::label`], in byte order.
-pub const OP_LABELS: [&str; 55] = [
+pub const OP_LABELS: [&str; 57] = [
     "accessed",
     "allocate",
     "allocate-shard",
@@ -44,7 +44,9 @@ pub const OP_LABELS: [&str; 55] = [
     "remove-prefix",
     "removexattr",
     "rename",
+    "renew-pledges",
     "restore-locks",
+    "return-pledges",
     "rmdir",
     "seek",
     "seek-shard",
@@ -103,33 +105,39 @@ impl Op {
                 LockOp::Release { .. } => "release-locks",
                 LockOp::Restore { .. } => "restore-locks",
             },
-            Op::Data { op } => match op {
-                DataOp::Read { .. } => "read",
-                DataOp::Write { .. } => "write",
-                DataOp::Spill { .. } => "spill",
-                DataOp::ReadShard { .. } => "read-shard",
-                DataOp::WriteShard { .. } => "write-shard",
-                DataOp::Wrote { .. } => "wrote",
-                DataOp::Sync { .. } => "sync",
-                DataOp::Fsync { .. } => "fsync",
-                DataOp::Allocate { .. } => "allocate",
-                DataOp::AllocateShard { .. } => "allocate-shard",
-                DataOp::Append { .. } => "append",
-                DataOp::Seek { .. } => "seek",
-                DataOp::SeekShard { .. } => "seek-shard",
-                DataOp::NextShard { .. } => "next-shard",
-                DataOp::Copy { .. } => "copy",
-                DataOp::CopyShard { .. } => "copy-shard",
-                DataOp::FastWrite { .. } => "fast-write",
-                DataOp::RawWrite { .. } => "raw-write",
-                DataOp::EmptyShards { .. } => "empty-shards",
-            },
+            Op::Data { op } => data_label(op),
             Op::Volume { op } => match op {
                 VolumeOp::StatFs => "statfs",
                 VolumeOp::Heartbeat { .. } => "heartbeat",
+                VolumeOp::Return { .. } => "return-pledges",
+                VolumeOp::Renew { .. } => "renew-pledges",
                 VolumeOp::EndSession => "end-session",
             },
             Op::Leg { .. } => "leg",
         }
+    }
+}
+
+fn data_label(op: &DataOp) -> &'static str {
+    match op {
+        DataOp::Read { .. } => "read",
+        DataOp::Write { .. } => "write",
+        DataOp::Spill { .. } => "spill",
+        DataOp::ReadShard { .. } => "read-shard",
+        DataOp::WriteShard { .. } => "write-shard",
+        DataOp::Wrote { .. } => "wrote",
+        DataOp::Sync { .. } => "sync",
+        DataOp::Fsync { .. } => "fsync",
+        DataOp::Allocate { .. } => "allocate",
+        DataOp::AllocateShard { .. } => "allocate-shard",
+        DataOp::Append { .. } => "append",
+        DataOp::Seek { .. } => "seek",
+        DataOp::SeekShard { .. } => "seek-shard",
+        DataOp::NextShard { .. } => "next-shard",
+        DataOp::Copy { .. } => "copy",
+        DataOp::CopyShard { .. } => "copy-shard",
+        DataOp::FastWrite { .. } => "fast-write",
+        DataOp::RawWrite { .. } => "raw-write",
+        DataOp::EmptyShards { .. } => "empty-shards",
     }
 }

@@ -161,7 +161,10 @@ impl Leader {
                 }
             }
             match self.append_own(cx, commit)? {
-                Appended::Made(_) => self.times.found.retain(|file| !some.contains(file)),
+                Appended::Made(_) => {
+                    self.times.found.retain(|file| !some.contains(file));
+                    self.renewed.extend(&some);
+                }
                 Appended::NoRoom => return Ok(()),
                 Appended::Refused(error) => return Err(error),
             }

@@ -14,9 +14,9 @@ use crate::context::{Context, Out, Token};
 use crate::invariants::require;
 use crate::leader::Leader;
 use crate::locks::{LockSettings, LockTable, Ticket};
-use crate::membership::Membership;
 use crate::ops::step::{Ask, Stop};
 use crate::ops::tree::Tree;
+use crate::pledges::Recalls;
 use hekate_proto::*;
 
 /// The leader's lock table. It grants nothing before it knows which sessions may hold locks of an earlier leader.
@@ -52,18 +52,22 @@ impl Locking {
 }
 
 impl Leader {
-    /// Sets the sessions that may hold locks of an earlier leader. Only the first list that was read in this view
+    /// Sets the sessions that may hold locks and pledges of an earlier leader. Only the first list that was read in this view
     /// counts: sessions that begin later hold none.
     ///
     /// # Errors
     ///
     /// `Bug` if the view has not begun.
-    pub fn know_sessions(&mut self, at: &Membership, epoch: Epoch, sessions: Vec<SessionId>) -> Result<()> {
-        if self.locking.knows_sessions || epoch != at.view.epoch {
+    pub fn know_sessions(&mut self, cx: &mut Context, epoch: Epoch, sessions: Vec<SessionId>) -> Result<()> {
+        if self.locking.knows_sessions || epoch != cx.at.view.epoch {
             return Ok(());
         }
-        require(at.view.opened, "R19", || format!("the sessions were read before view {epoch} began"))?;
+        require(cx.at.view.opened, "R19", || format!("the sessions were read before view {epoch} began"))?;
         self.locking.knows_sessions = true;
+        let mut recalls = Recalls::default();
+        self.pledges.know_sessions(&sessions, cx.around.elapsed, &mut recalls);
+        recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
+        self.requests.retry_if_any();
         self.locking.locks = LockTable::recovering(LockSettings::default(), sessions);
         Ok(())
     }

@@ -18,6 +18,8 @@ use hekate_proto::*;
 pub(crate) struct Draft<'a> {
     pub session: SessionId,
     pub op_id: OpId,
+    /// The session that has given up its own pledges about what the record changes.
+    pub by: SessionId,
     pub commit: &'a Commit,
     /// More changes of the record.
     pub also: Vec<Change>,
@@ -33,7 +35,8 @@ pub(crate) struct Draft<'a> {
 pub(crate) enum Appended {
     /// The record was appended with this sequence.
     Made(Sequence),
-    /// The journal has no room before a checkpoint, or a shard must be closed first. The caller tries again.
+    /// The journal has no room before a checkpoint, a shard must be closed first, or pledges are recalled. The caller
+    /// tries again.
     NoRoom,
     /// The record was refused, and no replica has it.
     Refused(Error),
@@ -61,6 +64,9 @@ impl Leader {
             return Ok(Appended::NoRoom);
         }
         changes.extend(Times::ends(cx.at.ring, &unmarked));
+        if self.serves() && self.is_pledged(cx, draft.by, &changes) {
+            return Ok(Appended::NoRoom);
+        }
         let reservation = self.numbers.reservation();
         changes.extend(reservation.iter().map(|(_, change)| change.clone()));
         if !draft.closes && self.must_close(&changes, cx.out) {

@@ -172,19 +172,10 @@ pub fn setxattr(
     Ok(Next::record(commit))
 }
 
-/// Time in ns after which a read updates the access time of an inode that did not change: 24 h, as relatime of
-/// mount(8).
-const ACCESS_NS: i64 = 24 * 3600 * 1_000_000_000;
-
-/// True if a read at this time updates the access time.
-pub fn is_access_due(attr: &Attr, now: Time) -> bool {
-    attr.atime <= attr.mtime.max(attr.ctime) || now.0.saturating_sub(attr.atime.0) >= ACCESS_NS
-}
-
 /// The record that updates the access time, if that is due.
 pub fn accessed(tree: &Tree, id: InodeId, now: Time) -> Stepped<Option<Commit>> {
     let attr = tree.attr(id)?;
-    if !is_access_due(&attr, now) {
+    if !attr.is_access_due(now) {
         return Ok(None);
     }
     let inode = InodeRecord { atime: now, ..tree.inode(id)? };

@@ -37,13 +37,15 @@ pub struct Ask {
     pub alone: bool,
     /// The number of partitions that share the names of a directory that this op makes.
     pub spread: u32,
+    /// The session asks for pledges with the answer.
+    pub pledge: bool,
 }
 
 impl Ask {
     /// The context of an op that is answered once all members have its change. The fields say more.
     pub fn new(ring: RingId, count: u32, volume: VolumeId, (session, op_id): (SessionId, OpId), now: Time) -> Self {
-        let (durable, loose, early, alone, spread) = (false, false, false, false, 1);
-        Self { ring, count, volume, session, op_id, now, durable, loose, early, alone, spread }
+        let (durable, loose, early, alone, spread, pledge) = (false, false, false, false, 1, false);
+        Self { ring, count, volume, session, op_id, now, durable, loose, early, alone, spread, pledge }
     }
 
     /// The partition that owns a position.

@@ -11,6 +11,7 @@
 //! | no fast write that a member may lack is in the shard | same | `FastLane`, `shows_unsettled` |
 //! | no truncate still has shards of the inode to cut | a write under the new layout would be cut too | `is_cutting` |
 //! | times of fast writes in the answer have been recorded | times would move backwards | `fast/times.rs` |
+//! | no session may have times from before a leader renewed them | the session would show them afterwards | `shows_renewed` |
 //!
 //! A read that may not be answered at once becomes a request: it waits, or its answer waits for the records that it
 //! depends on.
@@ -21,6 +22,7 @@ use crate::membership::Membership;
 use crate::ops::footprint::check_place;
 use crate::ops::read::answer;
 use crate::ops::step::{Ask, Stop};
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeSet;
 
@@ -45,7 +47,14 @@ impl Leader {
             Err(_) => return None,
         };
         let is_unrecorded = found.as_ref().is_ok_and(|reply| !self.times.unrecorded_in(ask.volume, reply).is_empty());
-        (!self.depends_on_unsettled(op, &found) && !self.shows_cut(&found) && !is_unrecorded).then_some(found)
+        let is_hidden = self.shows_cut(&found) || self.shows_renewed(ask.volume, &found) || is_unrecorded;
+        if is_hidden || self.depends_on_unsettled(op, &found) {
+            return None;
+        }
+        Some(match ask.pledge {
+            true => self.pledges.give(at.own.partition, (ask.session, ask.volume), op, found, around.elapsed),
+            false => found,
+        })
     }
 
     pub(super) fn try_read(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<bool> {
@@ -54,6 +63,7 @@ impl Leader {
         }
         match answer(cx.around.brick, ask, cx.at.own.partition, op) {
             Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
+            Ok(reply) if self.shows_renewed(ask.volume, &Ok(reply.clone())) => return Ok(false),
             Ok(reply) if !self.shows_recorded_times(cx, ask, &reply)? => return Ok(false),
             Ok(reply) => self.answer(token, Ok(reply)),
             Err(Stop::Error(error)) => self.answer(token, Err(error)),
@@ -73,6 +83,22 @@ impl Leader {
         match found {
             Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => self.is_cutting(attr.id),
             Ok(Reply::Fetched { object }) => self.is_cutting(object.attr.id),
+            _ => false,
+        }
+    }
+
+    /// True if the answer shows times that this leader has renewed, while a session may still answer by older ones.
+    fn shows_renewed(&self, volume: VolumeId, found: &Result<Reply>) -> bool {
+        if self.renewed.is_empty() || is_planted(Bug::RenewedTimesNotRecalled) {
+            return false;
+        }
+        let has = |attr: &Attr| self.renewed.contains(&(volume, attr.id));
+        match found {
+            Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => has(attr),
+            Ok(Reply::Fetched { object }) => has(&object.attr),
+            Ok(Reply::List { entries, .. } | Reply::Keys { entries, .. }) => {
+                entries.iter().filter_map(|entry| entry.attr.as_ref()).any(has)
+            }
             _ => false,
         }
     }

@@ -55,7 +55,7 @@ impl Led {
             .unwrap();
         let member = |brick| Member { brick: BrickId(brick), incarnation: Incarnation(1) };
         let views = vec![View::new(epoch, BrickId(0), (0..3).map(member).collect())];
-        let around = Around { brick: &brick, views: &views, now: Time(0) };
+        let around = Around { brick: &brick, views: &views, now: Time(0), elapsed: std::time::Duration::ZERO };
         let own = Address { partition: NUMBER, brick: BrickId(0) };
         let leader = Partition::new(RING, own, &around, lost).unwrap();
         Self { storage, brick, views, leader }
@@ -63,7 +63,10 @@ impl Led {
 
     /// Returns the messages that the leader sends.
     pub(super) fn handle(&mut self, event: Event) -> Vec<Envelope> {
-        let (around, mut out) = (Around { brick: &self.brick, views: &self.views, now: Time(1) }, Out::default());
+        let (around, mut out) = (
+            Around { brick: &self.brick, views: &self.views, now: Time(1), elapsed: std::time::Duration::ZERO },
+            Out::default(),
+        );
         self.leader.handle(event, &around, &mut out);
         out.sends
     }
@@ -245,7 +248,7 @@ fn what_a_learner_has_lost_and_the_leader_cannot_read_is_zeros() {
     assert!(led.brick.read_shard(RING, SHARD, 0, 1).is_err());
     let [one, other] = [0, 1].map(|brick| Member { brick: BrickId(brick), incarnation: Incarnation(1) });
     led.views = vec![View { learners: vec![other], ..View::new(Epoch(1), one.brick, vec![one]) }];
-    let around = Around { brick: &led.brick, views: &led.views, now: Time(0) };
+    let around = Around { brick: &led.brick, views: &led.views, now: Time(0), elapsed: std::time::Duration::ZERO };
     let own = Address { partition: NUMBER, brick: one.brick };
     led.leader = Partition::new(RING, own, &around, Vec::new()).unwrap();
     led.tell(Event::Start);

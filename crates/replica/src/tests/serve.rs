@@ -417,7 +417,7 @@ fn a_file_that_was_read_says_when() {
     let inode = file(&mut ring, b"f");
     ring.clock += 1_000_000_000;
     let now = Time(ring.clock);
-    ring.tell(root, Event::Accessed { volume: VOLUME, inode });
+    ring.tell(root, Event::Accessed { token: Token(0), volume: VOLUME, inode, session: SessionId(1) });
     let Ok(Reply::Node { attr, .. }) = ring.read(get_attr(inode)) else { panic!("no file") };
     assert_eq!(attr.atime, now);
     ring.check();
@@ -435,7 +435,7 @@ fn nothing_changes_while_a_member_is_away() {
     let before = ring.read(get_attr(inode)).unwrap();
     ring.clock += 1_000_000_000;
     ring.handle(root, Event::Down { bricks: vec![member] });
-    ring.handle(root, Event::Accessed { volume: VOLUME, inode });
+    ring.handle(root, Event::Accessed { token: Token(0), volume: VOLUME, inode, session: SessionId(1) });
     begin(&mut ring, 1, chmod(inode, 0o600));
     assert!(ring.queue.iter().all(|envelope| !matches!(envelope.message, Message::Append { .. })));
     assert_eq!(read_now(&ring, root, &get_attr(inode)), Some(Ok(before.clone())));

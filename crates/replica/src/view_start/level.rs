@@ -93,6 +93,7 @@ impl Leader {
         // Files with a writing marker get new times before the leader serves.
         self.times.forget();
         self.begin_fast_lane(cx)?;
+        self.pledges.begin(self.fast.term);
         self.ask_members_only(cx);
         self.ask_positions(cx);
         self.decide(cx)
@@ -494,8 +495,18 @@ impl Leader {
     ///
     /// As [`Leader::append`].
     pub fn append_own(&mut self, cx: &mut Context, commit: Commit) -> Result<Appended> {
+        self.append_own_for(cx, SYSTEM_SESSION, commit)
+    }
+
+    /// As `append_own`, for something that a session has done.
+    ///
+    /// # Errors
+    ///
+    /// As [`Leader::append`].
+    pub fn append_own_for(&mut self, cx: &mut Context, by: SessionId, commit: Commit) -> Result<Appended> {
         let draft = Draft {
             session: SYSTEM_SESSION,
+            by,
             op_id: OpId(0),
             commit: &commit,
             also: Vec::new(),

@@ -8,8 +8,11 @@ use crate::reports::mapping;
 use hekate_brick::{Brick, BrickStatus};
 use hekate_control::brick::{BrickFigures, BrickReport, BrickState, TornTail};
 use hekate_control::peer::{HealingReplica, LedPartition, MemberLag, ServerReport, VolumeSpace};
-use hekate_proto::{RingId, VolumeId};
+use hekate_control::status::SlowClient;
+use hekate_proto::{RingId, SessionId, VolumeId};
 use hekate_replica::{Healing, Partition};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The state of this server.
 pub fn own_report(node: &Node) -> ServerReport {
@@ -24,6 +27,8 @@ pub fn own_report(node: &Node) -> ServerReport {
         damage: damage::rows(node),
         mapped_by_two: node.statistics.mapped_by_two(),
         mapped_files: mapping::rows(node),
+        slow_clients: slow_clients(node),
+        pledges: node.rings.of_leaders(|_, leader| leader.pledge_count() as u64).into_iter().sum(),
         bricks: bricks(node),
         networks: node.statistics.networks(),
         certificate_expires: certificate_expires(node),
@@ -31,6 +36,23 @@ pub fn own_report(node: &Node) -> ServerReport {
         orphans: node.orphans.count(),
         garbage: node.work_left(),
     }
+}
+
+/// Clients that changes wait for, each with the longest of these waits.
+fn slow_clients(node: &Node) -> Vec<SlowClient> {
+    let mut waits: BTreeMap<SessionId, Duration> = BTreeMap::new();
+    for slow in node.rings.of_leaders(|_, leader| leader.slow_sessions(Node::elapsed())) {
+        for (session, since) in slow {
+            let longest = waits.entry(session).or_default();
+            *longest = since.max(*longest);
+        }
+    }
+    let row = |(id, since): (SessionId, Duration)| {
+        let session = node.sessions.get(id).ok()?;
+        let volume = node.volumes.get(session.volume).ok().map(|volume| volume.name.clone());
+        Some(SlowClient { session: id, client: session.owner.to_string(), volume, seconds: since.as_secs_f64() })
+    };
+    waits.into_iter().filter_map(row).collect()
 }
 
 fn certificate_expires(node: &Node) -> Option<u64> {

@@ -43,6 +43,7 @@ pub fn of_cluster(node: &Node) -> Result<ClusterStatus> {
         damage: reports.said().flat_map(|report| report.damage.clone()).collect(),
         mapped_by_two: reports.said().map(|report| report.mapped_by_two).sum(),
         mapped_files: reports.said().flat_map(|report| report.mapped_files.clone()).collect(),
+        slow_clients: reports.said().flat_map(|report| report.slow_clients.clone()).collect(),
         networks: networks::traffic(&reports),
         expiring: networks::expiring(node, &reports),
         volumes: volumes::rows(node, &reports)?,

@@ -1,5 +1,6 @@
 //! The replicas of one ring that this server has.
 
+use crate::hosting::node::Node;
 use crate::hosting::own_bricks::OwnBricks;
 use hekate_brick::Brick;
 use hekate_cluster::RingInfo;
@@ -49,7 +50,7 @@ impl HostedRing {
             for id in bricks_of {
                 let Some(brick) = bricks.get(id) else { continue };
                 let address = Address { partition: number, brick: *id };
-                let around = Around { brick, views: &info.views, now: Time(0) };
+                let around = Around { brick, views: &info.views, now: Time(0), elapsed: Node::elapsed() };
                 let lost = lost(*id, address.partition);
                 let partition = RwLock::new(Partition::new(info.ring, address, &around, lost)?);
                 let (brick, mailbox) = (brick.clone(), Mutex::default());
@@ -245,7 +246,7 @@ impl HostedRing {
             // The views are read after the event was taken from the mailbox. `Event::View` is delivered after the views
             // are set, so its handler gets views that are at least as new.
             let views = self.views();
-            let around = Around { brick: &hosted.brick, views: &views, now };
+            let around = Around { brick: &hosted.brick, views: &views, now, elapsed: Node::elapsed() };
             let mut out = Out::default();
             partition.handle(event, &around, &mut out);
             follow(out);
@@ -260,7 +261,7 @@ impl HostedRing {
             Err(error) => return Some(Err(error)),
         };
         // A read sends no message, and only messages need the views.
-        let around = Around { brick: &hosted.brick, views: &[], now: ask.now };
+        let around = Around { brick: &hosted.brick, views: &[], now: ask.now, elapsed: Node::elapsed() };
         hosted.partition.read().read(&around, ask, op)
     }
 }

@@ -278,7 +278,7 @@ fn while_settled(
         let Some(commit) = look(&members, end)? else { return Ok(()) };
         let token = node.tickets.token();
         let (mut out, views) = (Out::default(), ring.views());
-        let around = Around { brick: &hosted.brick, views: &views, now: Node::clock() };
+        let around = Around { brick: &hosted.brick, views: &views, now: Node::clock(), elapsed: Node::elapsed() };
         partition.handle(Event::ChangeNow { token, commit: Box::new(commit) }, &around, &mut out);
         let mut turn = Turn::new(node, ring);
         turn.carry_out_request(token, out);

@@ -128,6 +128,8 @@ fn add_server(page: &mut Page, node: &Node, report: &ServerReport) {
             "Age of the oldest op in progress",
             vitals.oldest_op_milliseconds.unwrap_or(0) as f64 / 1e3,
         ),
+        ("hekate_pledges", "Names and attributes that clients may answer by themselves", report.pledges as f64),
+        ("hekate_slow_clients", "Clients that changes wait for", report.slow_clients.len() as f64),
         ("hekate_orphans", "Files without names that a session may have open", report.orphans as f64),
         ("hekate_garbage", "Data ids of removed contents whose shards are not deleted yet", report.garbage as f64),
         ("hekate_damaged", "Blocks and entries that no replica has undamaged", report.damaged as f64),

@@ -241,6 +241,11 @@ impl Node {
                 let inodes = self.orphans.of_volume(session.volume, |orphans| session.heartbeat(unused, orphans));
                 Ok(Reply::Orphans { inodes, unrestored, graph })
             }
+            VolumeOp::Renew { forgot } => Ok(Reply::Terms { terms: self.renew_pledges(session, forgot)? }),
+            VolumeOp::Return { partition, term, pledges } => {
+                self.take_back_pledges(session, *partition, *term, pledges.clone())?;
+                Ok(Reply::Done)
+            }
             VolumeOp::EndSession => {
                 self.end_session(session.id)?;
                 Ok(Reply::Done)

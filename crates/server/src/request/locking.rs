@@ -13,6 +13,9 @@ use hekate_replica::{Address, Ask, Event, Ticket};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Op ids in one notification.
+const NOTIFIED_AT_ONCE: usize = 1024;
+
 impl Node {
     /// Brings a lock op to the leader. A lock that has to wait is answered `Waiting` at once, so that it holds up
     /// neither its connection nor its session.
@@ -108,7 +111,9 @@ impl Node {
         ended_waits.into_iter().for_each(|ticket| by_session.entry(ticket.session).or_default().push(ticket.op_id));
         for (session, op_ids) in by_session {
             if let Ok(session) = self.sessions.get(session) {
-                session.notify(&op_ids);
+                for some in op_ids.chunks(NOTIFIED_AT_ONCE) {
+                    session.notify(&Notification::Answered { op_ids: some.to_vec() });
+                }
             }
         }
     }

@@ -7,11 +7,11 @@ use crate::maintenance::housekeeping::free_space;
 use crate::maintenance::repair::{repair_entries, repair_range};
 use crate::request::batch::Durability;
 use crate::request::sessions::Session;
-use crate::request::turn::Turn;
+use crate::request::turn::{ANSWER_LIMIT, Turn};
 use hekate_cluster::VolumeInfo;
 use hekate_proto::map::View;
 use hekate_proto::*;
-use hekate_replica::{Address, Ask, Event, is_access_due};
+use hekate_replica::{Address, Ask, Event};
 use std::sync::Arc;
 
 /// How often one look-up follows a name to an inode that has been removed meanwhile. A name that leads to a missing
@@ -68,6 +68,8 @@ impl Node {
             // On a ring with other servers, a session that is unknown here may have seen the name.
             alone: ring.is_whole() && self.sessions.count(session.volume) == 1,
             spread: spread_of(&volume, &request.op),
+            // A recall would not reach it.
+            pledge: request.pledge && session.is_listening(),
             ..Ask::new(ring.ring, ring.count(), session.volume, (session.id, request.op_id), Self::clock())
         };
         match &request.op {
@@ -129,9 +131,14 @@ impl Node {
     fn read_and_note(&self, ring: &Arc<HostedRing>, ask: &Ask, request: &Request, to: Address) -> Result<Reply> {
         let reply = self.read_op(ring, ask, request, to)?;
         if let Some(inode) = self.inode_to_touch(ring, ask, &request.op, &reply, to) {
-            let mut turn = Turn::new(self, ring);
-            turn.deliver(to, Event::Accessed { volume: ask.volume, inode });
+            let (token, mut turn) = (self.tickets.token(), Turn::new(self, ring));
+            let (volume, session) = (ask.volume, ask.session);
+            turn.request(to, token, Event::Accessed { token, volume, inode, session });
             turn.run_without_syncs();
+            // Other sessions may have to forget the time first.
+            if turn.take(token).is_none() {
+                self.wait_for_answer(ring, to, token, ANSWER_LIMIT);
+            }
         }
         Ok(reply)
     }
@@ -148,11 +155,22 @@ impl Node {
                 continue;
             }
             let found = found?;
-            let Reply::Elsewhere { inode, .. } = found else { return Ok(found) };
+            let (inode, of_name) = match &found {
+                Reply::Elsewhere { inode, .. } => (*inode, Vec::new()),
+                Reply::Pledged { found: Found::Elsewhere { inode, .. }, pledges } => (*inode, pledges.clone()),
+                _ => return Ok(found),
+            };
             let Ok((there, _)) = ring.leader(ask.partition(inode.position())) else { return Ok(found) };
             match self.read(ring, ask, &of_inode(&request.op, inode), there) {
                 // The name has changed since it was read.
                 Err(Error::Stale) => {}
+                Ok(Reply::Node { attr, created: false }) if !of_name.is_empty() => {
+                    return Ok(Reply::Pledged { found: Found::Node { attr: Box::new(attr) }, pledges: of_name });
+                }
+                Ok(Reply::Pledged { found, mut pledges }) => {
+                    pledges.splice(0..0, of_name);
+                    return Ok(Reply::Pledged { found, pledges });
+                }
                 settled => return settled,
             }
         }
@@ -165,7 +183,7 @@ impl Node {
         let inode = match (op, reply) {
             (Op::Data { op: DataOp::Read { inode, touch: true, .. } }, Reply::FileData { attr, .. })
             | (Op::Inode { op: InodeOp::Accessed { inode } }, Reply::Node { attr, .. }) => {
-                return is_access_due(attr, ask.now).then_some(*inode);
+                return attr.is_access_due(ask.now).then_some(*inode);
             }
             (Op::Inode { op: InodeOp::ReadLink { inode, touch: true } }, _) => *inode,
             (Op::Name { op: NameOp::List { dir, after: None, touch: true, .. } }, _) => *dir,
@@ -173,7 +191,7 @@ impl Node {
         };
         let getattr = Op::Inode { op: InodeOp::GetAttr { inode } };
         match ring.read(ask, to.partition, &getattr) {
-            Some(Ok(Reply::Node { attr, .. })) => is_access_due(&attr, ask.now).then_some(inode),
+            Some(Ok(Reply::Node { attr, .. })) => attr.is_access_due(ask.now).then_some(inode),
             // The leader checks again, under its exclusive lock.
             _ => Some(inode),
         }

@@ -38,7 +38,7 @@ pub struct Session {
     is_locked: AtomicBool,
     /// The change of the volume's graph that the client uses, as it said last.
     pub graph: AtomicU64,
-    /// Connections on which the client is notified that ops which waited have answers.
+    /// Connections on which the client is notified.
     listeners: Mutex<Vec<Arc<dyn NotificationSink>>>,
     /// When the client last sent something.
     heard: Mutex<Instant>,
@@ -311,9 +311,14 @@ impl Session {
         self.listeners.lock().retain(|known| !Arc::ptr_eq(known, listener));
     }
 
-    /// Notifies the client that ops which waited have answers.
-    pub fn notify(&self, op_ids: &[OpId]) {
-        self.listeners.lock().iter().for_each(|listener| listener.tell(op_ids));
+    /// Sends the client a notification.
+    pub fn notify(&self, notification: &Notification) {
+        self.listeners.lock().iter().for_each(|listener| listener.tell(notification));
+    }
+
+    /// True if the client can be notified.
+    pub fn is_listening(&self) -> bool {
+        !self.listeners.lock().is_empty()
     }
 
     /// Takes a heartbeat: `unused` are inodes that the client does not have open. Returns orphans that the client has

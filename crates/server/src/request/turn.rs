@@ -60,7 +60,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Like `run`, but queues the syncs for the bricks' threads, which deliver their outcomes.
-    pub fn run_without_syncs(mut self) {
+    pub fn run_without_syncs(&mut self) {
         self.visit_all();
         for job in std::mem::take(&mut self.syncs) {
             self.node.sync_later(&self.ring, job);
@@ -94,6 +94,11 @@ impl<'a> Turn<'a> {
             }
         }
         self.node.notify_waiters(out.ended_waits);
+        for (session, recall) in out.recalls {
+            if let Ok(session) = self.node.sessions.get(session) {
+                session.notify(&recall);
+            }
+        }
         out.notes.iter().for_each(|note| log::warn!("{note}"));
         out.branches.into_iter().for_each(|branch| self.node.surroundings.reached(branch));
         if out.wants_room {

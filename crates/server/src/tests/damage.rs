@@ -29,7 +29,7 @@ fn a_bad_copy_is_answered_from_a_good_one_and_mended() {
     let partition = shard.position().partition(map.views.len() as u32);
     let target = Target::Partition { ring, partition, epoch: map.view(partition).unwrap().epoch };
     let op = Op::Data { op: DataOp::ReadShard { data: shard.data, index: 0, offset: 0, length: 1 << 20 } };
-    let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
+    let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, pledge: false, op };
     let reply = served.node.call(session, vec![request]).pop().unwrap().unwrap();
     let answered = format!("{reply:?}");
     assert!(!answered.contains("238") && answered.len() > bytes.len(), "the good copy's bytes");
@@ -71,7 +71,7 @@ fn read(served: &Served, shard: ShardId) -> Result<Reply> {
     let target =
         Target::Partition { ring: served.node.cluster.registry().volume("v").unwrap().unwrap().ring, partition, epoch };
     let op = Op::Data { op: DataOp::ReadShard { data: shard.data, index: 0, offset: 0, length: 1 << 20 } };
-    let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, op };
+    let request = Request { volume, target, session, op_id: OpId(0), durable: false, retry: false, pledge: false, op };
     served.node.call(session, vec![request]).pop().unwrap()
 }
 

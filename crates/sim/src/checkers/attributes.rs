@@ -4,14 +4,15 @@
 //! between them:
 //!
 //! - the change counter and ctime do not go back; mtime goes back only if a call set it;
-//! - an acknowledged change that was asked for between them has increased the counter;
+//! - an acknowledged change that was asked for between them has increased the counter, of a directory also if a name
+//!   was made or removed in it; each change of several in a row has, except writes;
 //! - birth time and kind are the same.
 //!
 //! For two answers about a file at any time: with the same change counter they are equal.
 
 use crate::checkers::Complaint;
-use crate::history::{CallNumber, ChangedPlaces, History, Moment};
-use hekate_proto::{Attr, AttrChanges, DataOp, InodeId, InodeOp, NodeKind, Op, Reply};
+use crate::history::{Call, CallNumber, ChangedPlaces, History, Moment};
+use hekate_proto::{Attr, AttrChanges, DataOp, InodeId, InodeOp, NameOp, NodeKind, Op, RenameMode, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Attributes in an answer.
@@ -29,6 +30,21 @@ struct Changed {
     returned: Moment,
     /// The new size, if the change set nothing else.
     only_size: Option<u64>,
+    /// A name was made or removed in the directory. Where several partitions share its names, each counts its own.
+    is_of_name: bool,
+    /// It increases the counter by itself: writes may do so together.
+    is_counted: bool,
+}
+
+/// The least change counter after a change.
+struct Least {
+    change: u64,
+    /// The answer that it follows from, and when that was asked for.
+    seen: CallNumber,
+    since: Moment,
+    by: CallNumber,
+    returned: Moment,
+    is_of_name: bool,
 }
 
 /// Checks all inodes of the history; at most one complaint for each.
@@ -40,6 +56,7 @@ pub fn check(history: &History) -> Vec<Complaint> {
         let changed = changes.get(&inode).unwrap_or(&none);
         let rules = Rules { history, times_are_set: times_set.contains(&inode) };
         let found = rules.in_order(&seen).or_else(|| rules.moved_on(&seen, changed)).or_else(|| rules.same(&seen));
+        let found = found.or_else(|| rules.counted(&seen, changed));
         found.map(|what| Complaint::new(format!("attributes of {inode:?}"), what))
     };
     seen(history).into_iter().filter_map(judge).collect()
@@ -69,15 +86,28 @@ fn changes(history: &History) -> BTreeMap<InodeId, Vec<Changed>> {
         let is_change = match &call.op {
             Op::Data { op: DataOp::Write { data, .. } } => !data.is_empty(),
             Op::Inode { .. } => true,
-            // The effect of a name op on its directory depends on what the op found.
+            Op::Name { op } => changes_names(op, call),
             _ => false,
         };
         for inode in call.op.changed_places().into_iter().filter(|_| is_change) {
-            let only_size = only_size(&call.op);
-            all.entry(inode).or_default().push(Changed { call: number, invoked: call.invoked, returned, only_size });
+            let (only_size, is_of_name) = (only_size(&call.op), matches!(call.op, Op::Name { .. }));
+            let is_counted = only_size.is_none() && !matches!(call.op, Op::Data { .. });
+            let changed = Changed { call: number, invoked: call.invoked, returned, only_size, is_of_name, is_counted };
+            all.entry(inode).or_default().push(changed);
         }
     }
     all
+}
+
+/// True if an op that succeeded has certainly changed the names of all its directories: a rename may have found two names
+/// of one file, or one name.
+fn changes_names(op: &NameOp, call: &Call) -> bool {
+    match op {
+        NameOp::Create { .. } => matches!(call.settled(), Some(Ok(Reply::Node { created: true, .. }))),
+        NameOp::Link { .. } | NameOp::Unlink { .. } | NameOp::Rmdir { .. } => true,
+        NameOp::Rename { mode, .. } => *mode == RenameMode::NoReplace,
+        _ => false,
+    }
 }
 
 /// The size, if an op sets nothing else.
@@ -137,9 +167,11 @@ impl Rules<'_> {
 
     fn moved_on(&self, seen: &[Seen], changes: &[Changed]) -> Option<String> {
         for change in changes {
-            let before = seen.iter().filter(|seen| seen.returned < change.invoked);
+            let counts = |seen: &&Seen| !change.is_of_name || seen.attr.spread == 1;
+            let seen = || seen.iter().filter(counts);
+            let before = seen().filter(|seen| seen.returned < change.invoked);
             let Some(before) = before.max_by_key(|seen| seen.attr.change) else { continue };
-            let after = seen.iter().filter(|seen| seen.invoked > change.returned);
+            let after = seen().filter(|seen| seen.invoked > change.returned);
             let mut after = after.filter(|seen| !self.power_failed(before.invoked, seen.returned));
             // A truncate to the current size changes nothing.
             let idle = |seen: &Seen| change.only_size == Some(before.attr.size) && seen.attr.size == before.attr.size;
@@ -147,6 +179,50 @@ impl Rules<'_> {
                 let change = self.history.describe(change.call);
                 let rule = format!("the change counter stayed at {} over {change}", after.attr.change);
                 return Some(self.both(rule, before.call, after.call));
+            }
+        }
+        None
+    }
+
+    /// No answer may have a counter below what the changes before it must have made of one that was shown.
+    fn counted(&self, seen: &[Seen], changes: &[Changed]) -> Option<String> {
+        let mut all: Vec<Least> = Vec::new();
+        for change in changes {
+            let (by, returned, is_of_name) = (change.call, change.returned, change.is_of_name);
+            let more = u64::from(change.is_counted);
+            let shown =
+                seen.iter().filter(|seen| seen.returned < change.invoked && (!is_of_name || seen.attr.spread == 1));
+            let shown = shown.map(|seen| Least {
+                // Whatever kind of change it is, one that follows an answer has another counter.
+                change: seen.attr.change + u64::from(change.only_size.is_none()),
+                seen: seen.call,
+                since: seen.invoked,
+                by,
+                returned,
+                is_of_name,
+            });
+            let earlier = all.iter().filter(|least| least.returned < change.invoked);
+            let earlier = earlier.map(|least| Least {
+                change: least.change + more,
+                by,
+                returned,
+                is_of_name: is_of_name || least.is_of_name,
+                ..*least
+            });
+            let best = shown.chain(earlier).filter(|least| !self.power_failed(least.since, returned));
+            all.extend(best.max_by_key(|least| least.change));
+        }
+        for least in &all {
+            let mut after = seen.iter().filter(|seen| seen.invoked > least.returned);
+            let is_wrong = |seen: &&Seen| {
+                let counts = !least.is_of_name || seen.attr.spread == 1;
+                counts && seen.attr.change < least.change && !self.power_failed(least.since, seen.returned)
+            };
+            if let Some(after) = after.find(is_wrong) {
+                let by = self.history.describe(least.by);
+                let rule =
+                    format!("the change counter is {}, and at least {} after {by}", after.attr.change, least.change);
+                return Some(self.both(rule, least.seen, after.call));
             }
         }
         None
@@ -175,7 +251,7 @@ impl Rules<'_> {
 mod tests {
     use super::*;
     use crate::checkers::scenario::*;
-    use hekate_proto::{AttrChanges, SetTime, Time};
+    use hekate_proto::{AttrChanges, ROOT, SetTime, Time};
 
     fn getattr(scenario: &mut Scenario, from: Moment, to: Moment, attr: Attr) {
         scenario.did(from, to, Op::Inode { op: InodeOp::GetAttr { inode: FILE } }, node(attr));
@@ -235,6 +311,41 @@ mod tests {
         scenario.wrote(2, 3, 0, b"abc");
         getattr(&mut scenario, 4, 5, at(1, 1));
         assert!(complaint(&scenario).contains("the change counter stayed at 1 over #1 client 1"));
+    }
+
+    #[test]
+    fn each_of_several_changes_moves_the_counter() {
+        let mut scenario = Scenario::default();
+        let mode = |mode| AttrChanges { mode: Some(mode), ..AttrChanges::default() };
+        let set = |changes| Op::Inode { op: InodeOp::SetAttr { inode: FILE, changes } };
+        // An answer that is older than the first change, and arrives during it.
+        getattr(&mut scenario, 0, 1, at(1, 1));
+        scenario.did(2, 5, set(mode(0o600)), Ok(Reply::Done));
+        getattr(&mut scenario, 3, 4, at(2, 2));
+        scenario.did(6, 7, set(mode(0o700)), Ok(Reply::Done));
+        getattr(&mut scenario, 8, 9, at(3, 3));
+        assert_eq!(check(&scenario.history), []);
+        getattr(&mut scenario, 10, 11, at(2, 2));
+        assert!(complaint(&scenario).contains("went back"));
+        let mut scenario = Scenario::default();
+        getattr(&mut scenario, 0, 1, at(1, 1));
+        scenario.did(2, 5, set(mode(0o600)), Ok(Reply::Done));
+        scenario.did(6, 7, set(mode(0o700)), Ok(Reply::Done));
+        getattr(&mut scenario, 8, 9, at(2, 2));
+        assert!(complaint(&scenario).contains("is 2, and at least 3"), "{}", complaint(&scenario));
+    }
+
+    #[test]
+    fn a_name_that_is_made_or_removed_moves_the_counter_of_its_directory() {
+        for spread in [1, 2] {
+            let mut scenario = Scenario::default();
+            let dir = |change| Attr { change, spread, ..attr(ROOT, NodeKind::Directory) };
+            let look = || Op::Inode { op: InodeOp::GetAttr { inode: ROOT } };
+            scenario.did(0, 1, look(), node(dir(1)));
+            scenario.did(2, 3, Op::Name { op: NameOp::Rmdir { dir: ROOT, name: name("a") } }, Ok(Reply::Done));
+            scenario.did(4, 5, look(), node(dir(1)));
+            assert_eq!(check(&scenario.history).len(), usize::from(spread == 1));
+        }
     }
 
     #[test]

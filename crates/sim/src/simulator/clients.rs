@@ -11,7 +11,7 @@ use crate::history::CallNumber;
 use crate::simulator::clients::locks::{call_lock, lock_op};
 use crate::simulator::clients::servers::{SimulatedServers, answer};
 use crate::simulator::clients::spread::NOT_JUDGED;
-use crate::simulator::clients::workload::{looks_into, next_op, write_at};
+use crate::simulator::clients::workload::{look_op, looks_into, next_op, write_at};
 use crate::simulator::threads::{self, Action, Answer, MessageNumber, Owner};
 use crate::simulator::world::{Event, Person, World, trace};
 use hekate_client::{Context, OpenOptions, Volume};
@@ -93,6 +93,9 @@ impl World {
             threads::in_world(move |world: &mut World| world.finished(number, call, outcome));
         });
         self.resume(thread, None, true);
+        if !self.people[number as usize].calls.contains_key(&call) {
+            self.report.count("calls that a client answers from memory");
+        }
     }
 
     /// The client's next call, and whether it must be on stable storage.
@@ -125,8 +128,11 @@ impl World {
     /// A client that stays at a server which is split off reads only: a write would wait for the other servers.
     fn read_of_staying(&mut self, client: u32) -> Option<Op> {
         self.staying.get(&client).filter(|until| **until > self.now)?;
-        let inode = self.known.first_file()?;
+        let (inode, looks) = (self.known.first_file()?, self.settings.workload.looks);
         self.report.count("reads at a server that is split off");
+        if looks > 0 {
+            return Some(look_op(&self.settings.workload, &self.known, &mut self.random));
+        }
         let offset = self.random.below(self.settings.workload.blocks) * 4096;
         Some(Op::Data { op: DataOp::Read { inode, offset, length: 4096, touch: false } })
     }

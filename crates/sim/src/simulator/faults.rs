@@ -15,6 +15,8 @@ const PAUSE_MAX: u64 = 8_000_000;
 const CUT_MAX: u64 = 8_000_000;
 /// Longest time in which the coordinator's answers come late, in µs.
 const SLOW_MAX: u64 = 6_000_000;
+/// Longest time for which a client stands still or reaches no server, in µs: longer than what a pledge delays.
+const AWAY_MAX: u64 = 12_000_000;
 /// Calls of a disk within which it kills its server.
 const CALLS_MAX: u64 = 40;
 /// Interval between looks for an opportunity in an ambush, in µs.
@@ -24,7 +26,7 @@ const LEG_TAKES: u64 = 20_000;
 /// Longest time between two faults of a pair, in µs: nearly at once, or after clients have continued for a while.
 const FOLLOWS_MAX: [u64; 2] = [30_000, 1_000_000];
 /// The place of the fault that a server is stopped, behind those of `FaultSettings::weights`.
-const STOP: usize = 21;
+const STOP: usize = 22;
 
 impl World {
     /// Causes one fault, and schedules the next.
@@ -51,7 +53,7 @@ impl World {
         });
         // While a block is damaged, faults that take the other copies would lose data; so would writes that only the
         // damaged brick receives.
-        let is_second = !matches!(chosen, Some(4 | 5 | 7 | 8 | 12 | 13 | 17 | 19 | 20)) && self.rotten.is_some();
+        let is_second = !matches!(chosen, Some(4 | 5 | 7 | 8 | 12 | 13 | 17 | 19 | 20 | 21)) && self.rotten.is_some();
         if let Some(chosen) = chosen.filter(|_| !is_second) {
             self.cause(chosen);
         }
@@ -82,6 +84,7 @@ impl World {
             17 => self.rot_journal(brick),
             19 => self.pause_client(),
             20 => self.cut_client_off(),
+            21 => self.cut_listener(),
             STOP => {
                 trace!(self, "server {server} is stopped");
                 self.report.count("fault: a server is stopped");
@@ -138,9 +141,9 @@ impl World {
         if self.paused_clients.values().any(is_away) || self.out_of_reach.values().any(is_away) {
             return None;
         }
-        let times = self.settings.disks.as_ref().map_or([PAUSE_MAX; 2], |disks| disks.away);
         let client = self.random.below(self.people.len() as u64) as u32;
-        Some((client, times[self.random.below(times.len() as u64) as usize]))
+        let Some(disks) = &self.settings.disks else { return Some((client, self.delay(AWAY_MAX))) };
+        Some((client, disks.away[self.random.below(disks.away.len() as u64) as usize]))
     }
 
     /// A client stands still. Half of the times its connections end, as they do when its machine stands still.

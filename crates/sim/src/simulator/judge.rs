@@ -2,7 +2,7 @@
 
 use crate::checkers::replicas::{Copies, Replica};
 use crate::checkers::space::RingEntries;
-use crate::checkers::{Complaint, attributes, contents, disks, locks, names, objects, replicas, space};
+use crate::checkers::{Complaint, attributes, contents, disks, locks, names, objects, replicas, space, xattrs};
 use crate::simulator::world::{Slot, World};
 use hekate_brick::Brick;
 use hekate_cluster::RingInfo;
@@ -86,6 +86,7 @@ impl World {
         }));
         complaints.extend(contents::check(&self.history));
         complaints.extend(attributes::check(&self.history));
+        complaints.extend(xattrs::check(&self.history));
         complaints.extend(locks::check(&self.history));
         complaints.extend(objects::check(&self.history));
         complaints.extend(disks::check(&self.disks, self.history.power_cuts()));

@@ -25,6 +25,8 @@ use std::time::Duration;
 pub const VOLUME_NAME: &str = "v";
 /// Longest time that a server is down, in µs.
 const DOWN_MAX: u64 = 3_000_000;
+/// Time until a server runs again whose supervisor restarts it at once, in µs.
+const AT_ONCE: u64 = 1_000;
 /// Longest time until a client notices that a server has died, in µs.
 const NOTICE_MAX: u64 = 300_000;
 /// Longest time until a thread runs that was started or notified, in µs.
@@ -79,7 +81,8 @@ impl World {
     pub fn kill(&mut self, server: u32) {
         if self.servers[server as usize].runs {
             self.end_server(server);
-            let delay = self.delay(DOWN_MAX);
+            let is_at_once = self.settings.workload.restarts_at_once && self.random.once_in(2);
+            let delay = if is_at_once { AT_ONCE } else { self.delay(DOWN_MAX) };
             self.after(delay, Event::Start { server });
         }
     }
@@ -179,7 +182,7 @@ impl World {
                 Action::Listen { message, server } => {
                     self.send(owner, (message, server), false, |server| Event::Listen { client, server, message });
                 }
-                Action::Tell { listener, op_ids } => self.tell(listener, op_ids),
+                Action::Tell { listener, notification } => self.tell(listener, notification),
                 Action::Count(branch) => self.report.count(format!("branch: {branch}")),
                 Action::Forget { message } => {
                     self.messages.remove(&message);
@@ -204,12 +207,13 @@ impl World {
             return self.lose_soon(message);
         }
         let is_late = is_fast && self.faults_on && self.random.once_in(5);
+        let is_late = is_late || matches!(from, Owner::Client(_)) && self.is_message_slow();
         let delay = self.delay(if is_late { self.settings.late_max } else { self.settings.delay_max });
         self.after(delay, event(server));
     }
 
     /// True if messages of a client or a server arrive at that server now.
-    fn reaches(&self, from: Owner, server: u32) -> bool {
+    pub fn reaches(&self, from: Owner, server: u32) -> bool {
         match from {
             Owner::Client(client) => self.out_of_reach.get(&(client, server)).is_none_or(|until| *until <= self.now),
             Owner::Server(other) => !self.is_cut(other, server) && !self.is_cut(server, other),
@@ -291,8 +295,16 @@ impl World {
         if !self.reaches(of.from, of.server) {
             return self.lose_soon(message);
         }
-        let delay = self.delay(self.settings.delay_max);
+        let is_late = matches!(of.from, Owner::Client(_)) && self.is_message_slow();
+        let delay = self.delay(if is_late { self.settings.late_max } else { self.settings.delay_max });
         self.after(delay, Event::Answer { message, answer });
+    }
+
+    /// True if the next message between a client and a server takes up to `late_max`.
+    pub fn is_message_slow(&mut self) -> bool {
+        let is_slow = self.settings.slow_messages > 0 && self.faults_on && self.per_mille(self.settings.slow_messages);
+        self.report.add("fault: a slow message of a client", u64::from(is_slow));
+        is_slow
     }
 
     pub fn lose_soon(&mut self, message: MessageNumber) {

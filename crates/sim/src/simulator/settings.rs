@@ -38,6 +38,11 @@ pub struct Settings {
     pub late_max: Micros,
     /// Longest time until a client notices that its connection was cut.
     pub notice_max: Micros,
+    /// Longest time until a cut of a connection for notifications is noticed, which carries nothing until then. 0: it is
+    /// noticed at once.
+    pub listener_notice_max: Micros,
+    /// Messages between clients and servers that take up to `late_max`, of 1,000.
+    pub slow_messages: u64,
     /// Packets between servers that are lost, and doubled, and that take 20 times as long, of 1,000.
     pub lost: u64,
     pub doubled: u64,
@@ -65,10 +70,11 @@ pub enum Kind {
     Locks,
     Objects,
     Disks,
+    Pledges,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Wide,
         Kind::Narrow,
         Kind::Names,
@@ -80,6 +86,7 @@ impl Kind {
         Kind::Locks,
         Kind::Objects,
         Kind::Disks,
+        Kind::Pledges,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -95,6 +102,7 @@ impl Kind {
             Kind::Locks => "locks",
             Kind::Objects => "objects",
             Kind::Disks => "disks",
+            Kind::Pledges => "pledges",
         }
     }
 
@@ -109,6 +117,7 @@ impl Kind {
             Kind::Splits => Workload::narrow_splits(seed),
             Kind::Journals => Workload::narrow_journals(seed),
             Kind::Disks => Workload::narrow_disks(seed),
+            Kind::Pledges => Workload::narrow_pledges(seed),
         }
     }
 }
@@ -136,6 +145,8 @@ impl Settings {
             delay_max,
             late_max: pick(random, &[SLOWER * delay_max, 100_000, 2_000_000]),
             notice_max: pick(random, &[30_000, 300_000, 2_000_000]),
+            listener_notice_max: 0,
+            slow_messages: 0,
             lost: pick(random, &[0, 0, 10]),
             doubled: pick(random, &[0, 10]),
             slow: pick(random, &[0, 10, 50]),
@@ -160,6 +171,16 @@ impl Settings {
             Kind::Late | Kind::Splits => Self { calls_at_once: 1, ..narrow(self) },
             Kind::Locks => Self { locks: pick(random, &[50, 80]), ..narrow(self) },
             Kind::Objects => Self { objects: pick(random, &[60, 90]), ..narrow(self) },
+            Kind::Pledges => Self {
+                calls_at_once: pick(random, &[1, 2, 4]),
+                think_max: pick(random, &[50_000, 200_000, 400_000]),
+                late_max: pick(random, &[100_000, 2_000_000]),
+                listener_notice_max: pick(random, &[1, 300_000, 12_000_000]),
+                slow_messages: pick(random, &[0, 10, 50]),
+                locks: 0,
+                objects: 0,
+                ..narrow(self)
+            },
             Kind::Disks => Self { disks: Some(DiskSettings::of(self.seed)), ..narrow(self) },
         }
     }

@@ -213,6 +213,21 @@ fn narrow_disks_become_whole() {
     }
 }
 
+#[test]
+fn narrow_pledges_become_whole() {
+    let Some((sum, _)) = try_seeds(Kind::Pledges, NARROW_SEEDS) else { return };
+    for what in [
+        "calls that a client answers from memory",
+        "recalls of pledges",
+        "branch: a change waits for pledges",
+        "branch: pledges have expired",
+        "fault: a client is paused",
+        "fault: a connection for notifications is cut",
+    ] {
+        assert!(sum.of(what) > 0, "{what}: never");
+    }
+}
+
 /// Tries seeds. `HEKATE_SEEDS=n`: this many; `HEKATE_FIRST=n`: beginning with this one; `HEKATE_SEED=n`: this one only,
 /// with a trace. Returns the counters and the number of seeds; none if it was a single one.
 fn try_seeds(kind: Kind, count: u64) -> Option<(Report, u64)> {

@@ -10,7 +10,7 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use hekate_brick::storage::Random;
 use hekate_proto::map::VolumeMap;
-use hekate_proto::{Error, OpId, Request, ServerId};
+use hekate_proto::{Error, Notification, Request, ServerId};
 use hekate_threads::Scheduler;
 use hekate_transport::{Replies, Welcome};
 use std::any::Any;
@@ -61,7 +61,7 @@ pub enum Action {
         message: MessageNumber,
         server: ServerId,
     },
-    /// Opens a connection on which the session is notified of locks.
+    /// Opens a connection on which the session is notified.
     Listen {
         message: MessageNumber,
         server: ServerId,
@@ -69,7 +69,7 @@ pub enum Action {
     /// Notifies the session that has opened this connection.
     Tell {
         listener: MessageNumber,
-        op_ids: Vec<OpId>,
+        notification: Notification,
     },
     /// A replica has reached this branch.
     Count(&'static str),
@@ -87,8 +87,8 @@ pub enum Answer {
     Opened(Box<Welcome>),
     /// The connection for notifications is open.
     Listening,
-    /// Locks that have been granted or refused, of a connection for notifications.
-    Notified(Vec<OpId>),
+    /// What came on a connection for notifications.
+    Notified(Vec<Notification>),
     /// The reply of a control interface.
     Control(String),
     /// The server refuses the connection.
@@ -267,9 +267,8 @@ impl Threads {
     /// Keeps an answer for the thread that waits for it, or will. Notifications that it has not taken yet stay.
     pub fn put_answer(&mut self, message: MessageNumber, mut answer: Answer) {
         let Some(shared) = &mut self.shared else { return };
-        if let (Some(Answer::Notified(before)), Answer::Notified(op_ids)) = (shared.answers.get(&message), &mut answer)
-        {
-            op_ids.splice(..0, before.iter().copied());
+        if let (Some(Answer::Notified(before)), Answer::Notified(all)) = (shared.answers.get(&message), &mut answer) {
+            all.splice(..0, before.iter().cloned());
         }
         shared.answers.insert(message, answer);
     }

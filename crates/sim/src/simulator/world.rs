@@ -395,9 +395,12 @@ impl World {
 
     /// The client whose process must run for an event.
     fn client_of(&self, event: &Event) -> Option<u32> {
-        let Event::Resume { thread, .. } = event else { return None };
-        match self.threads.owner_of(*thread) {
-            Some(Owner::Client(client)) => Some(client),
+        match event {
+            Event::Next { client } => Some(*client),
+            Event::Resume { thread, .. } => match self.threads.owner_of(*thread) {
+                Some(Owner::Client(client)) => Some(client),
+                _ => None,
+            },
             _ => None,
         }
     }

@@ -334,7 +334,8 @@ impl Locks {
             loop {
                 self.request_due(server);
                 match notifications.next(LISTEN_PAUSE) {
-                    Ok(op_ids) => self.mark_notified(&op_ids.unwrap_or_default()),
+                    Ok(Some(Notification::Answered { op_ids })) => self.mark_notified(&op_ids),
+                    Ok(_) => {}
                     Err(_) => break,
                 }
                 if self.is_needed(server) {

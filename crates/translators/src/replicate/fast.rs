@@ -143,7 +143,7 @@ impl Replicate {
             let target = Target::Replica { ring: map.ring, partition, epoch: allowed.epoch, brick };
             let (volume, session, op_id) = (map.volume, self.session, ticket.op_id);
             let (durable, op) = (context.durable, Op::Data { op: op.clone() });
-            Request { volume, target, session, op_id, durable, retry: false, op }
+            Request { volume, target, session, op_id, durable, retry: false, pledge: false, op }
         };
         let gave_up = || self.gave_up(context);
         let (mut sent, mut failed) = (Vec::with_capacity(servers.len()), false);

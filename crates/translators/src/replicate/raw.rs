@@ -318,7 +318,7 @@ impl Lane<'_> {
             let target = Target::Replica { ring: map.ring, partition, epoch: *epoch, brick };
             let (volume, session) = (map.volume, replicate.session);
             let op = Op::Data { op: DataOp::RawWrite { data: shard.data, index: shard.index, step: step.clone() } };
-            Request { volume, target, session, op_id, durable: is_durable, retry: false, op }
+            Request { volume, target, session, op_id, durable: is_durable, retry: false, pledge: false, op }
         };
         let (mut sent, mut outcome) = (Vec::with_capacity(servers.len()), Outcome::Done);
         for (server, bricks) in servers {

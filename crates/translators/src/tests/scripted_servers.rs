@@ -1,7 +1,7 @@
 //! Servers that reply what a test says, and record what they were sent.
 
 use hekate_proto::map::VolumeMap;
-use hekate_proto::{Error, OpId, Reply, Request, Result, ServerId};
+use hekate_proto::{Error, Notification, OpId, Reply, Request, Result, ServerId};
 use hekate_threads::{Condvar, Mutex, elapsed, now};
 use hekate_transport::{Notifications, PendingBatch, Replies, Servers};
 use std::collections::{BTreeMap, VecDeque};
@@ -137,9 +137,13 @@ impl ScriptedServers {
 
     /// Notifies the sessions that listen to this server.
     pub fn notify(&self, server: ServerId, op_ids: &[OpId]) {
+        self.notify_of(server, &Notification::Answered { op_ids: op_ids.to_vec() });
+    }
+
+    pub fn notify_of(&self, server: ServerId, notification: &Notification) {
         let mut connections = self.listeners.connections.lock();
         let open = connections.iter_mut().filter(|connection| connection.server == server && !connection.ended);
-        open.for_each(|connection| connection.pending.push_back(op_ids.to_vec()));
+        open.for_each(|connection| connection.pending.push_back(notification.clone()));
         self.listeners.changed.notify_all();
     }
 
@@ -288,7 +292,7 @@ struct Listeners {
 
 struct Connection {
     server: ServerId,
-    pending: VecDeque<Vec<OpId>>,
+    pending: VecDeque<Notification>,
     ended: bool,
 }
 
@@ -298,7 +302,7 @@ struct Listening {
 }
 
 impl Notifications for Listening {
-    fn next(&mut self, limit: Duration) -> std::io::Result<Option<Vec<OpId>>> {
+    fn next(&mut self, limit: Duration) -> std::io::Result<Option<Notification>> {
         let begun = now();
         let mut connections = self.listeners.connections.lock();
         loop {
@@ -306,8 +310,8 @@ impl Notifications for Listening {
             if connection.ended {
                 return Err(std::io::ErrorKind::ConnectionReset.into());
             }
-            if let Some(op_ids) = connection.pending.pop_front() {
-                return Ok(Some(op_ids));
+            if let Some(next) = connection.pending.pop_front() {
+                return Ok(Some(next));
             }
             let left = limit.saturating_sub(elapsed(begun));
             if left.is_zero() {

@@ -25,6 +25,8 @@ pub struct Options {
     pub remount: bool,
     pub allow_other: bool,
     pub export: bool,
+    /// The mount asks for no pledges.
+    pub no_pledges: bool,
     pub cache: Option<Duration>,
     pub soft: Option<Duration>,
     pub network: bool,
@@ -127,6 +129,12 @@ const KNOWN: &[Known] = &[
         "",
         "file handles stay valid while it is mounted, for NFS; takes 48 bytes of memory for each inode seen",
         set!(|o| { o.export = true }),
+    ),
+    known(
+        "nopledges",
+        "",
+        "ask the servers for each name and attribute anew: slower, and no client that changes them waits for this mount",
+        set!(|o| { o.no_pledges = true }),
     ),
     known("server", "ADDRESS", "the server, as --server", |o, value| {
         o.server = Some(value.into());
@@ -258,6 +266,7 @@ impl Options {
             remount: self.remount || more.remount,
             allow_other: self.allow_other || more.allow_other,
             export: self.export || more.export,
+            no_pledges: self.no_pledges || more.no_pledges,
             cache: more.cache.or(self.cache),
             soft: more.soft.or(self.soft),
             network: self.network || more.network,
@@ -293,6 +302,7 @@ impl Options {
             either(access_times, "relatime", "noatime"),
             self.allow_other.then_some("allow_other"),
             self.export.then_some("export"),
+            self.no_pledges.then_some("nopledges"),
         ];
         let limits = [("cache", self.cache), ("soft", self.soft), ("wait", Some(self.wait()))];
         let limits = limits.into_iter().filter_map(|(name, limit)| Some(format!("{name}={}", limit?.as_secs_f64())));
@@ -411,7 +421,7 @@ mod tests {
 
     #[test]
     fn words_say_the_same() {
-        let text = "ro,suid,dev,noexec,noatime,allow_other,export,cache=0.25,soft=30,wait=5";
+        let text = "ro,suid,dev,noexec,noatime,allow_other,export,nopledges,cache=0.25,soft=30,wait=5";
         assert_eq!(parse(text).words(), text);
         assert_eq!(parse(&parse("user,cache=3").words()).words(), "nosuid,nodev,noexec,cache=3,wait=0");
     }

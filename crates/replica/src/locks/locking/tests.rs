@@ -36,7 +36,8 @@ fn open(storage: &MemoryStorage) -> Brick {
 }
 
 fn begin(brick: &Brick, views: &[View]) -> Partition {
-    Partition::new(RING, OWN, &Around { brick, views, now: Time(0) }, Vec::new()).unwrap()
+    Partition::new(RING, OWN, &Around { brick, views, now: Time(0), elapsed: std::time::Duration::ZERO }, Vec::new())
+        .unwrap()
 }
 
 fn bench() -> Bench {
@@ -49,14 +50,21 @@ fn bench() -> Bench {
     let mut bench = Bench { storage, brick, views, partition, last: 0, ended_waits: Vec::new() };
     bench.tell(Event::Start);
     let commit = Commit { changes: root_directory(&bench.ask(A, 0), 0, 0), ..Commit::default() };
+    bench.tell(Event::Sessions { epoch: Epoch(1), sessions: Vec::new() });
     bench.tell(Event::Change { token: Token(0), commit: Box::new(commit) });
+    bench.partition = begin(&bench.brick, &bench.views);
+    bench.tell(Event::Start);
     bench
 }
 
 impl Bench {
     fn tell(&mut self, event: Event) -> Vec<(Token, Result<Reply>)> {
         let mut out = Out::default();
-        self.partition.handle(event, &Around { brick: &self.brick, views: &self.views, now: Time(0) }, &mut out);
+        self.partition.handle(
+            event,
+            &Around { brick: &self.brick, views: &self.views, now: Time(0), elapsed: std::time::Duration::ZERO },
+            &mut out,
+        );
         self.ended_waits.extend(out.ended_waits.iter().map(|ticket| (ticket.session, ticket.op_id)));
         for job in out.syncs {
             let outcome = self.brick.sync(self.brick.end());

@@ -22,14 +22,16 @@ pub struct Listener {
     server: u32,
     session: SessionId,
     sink: Arc<dyn NotificationSink>,
+    /// It is cut, which neither end has noticed: it carries nothing.
+    is_mute: bool,
 }
 
 /// The server's end of such a connection.
 struct Sink(MessageNumber);
 
 impl NotificationSink for Sink {
-    fn tell(&self, op_ids: &[OpId]) {
-        threads::ask(Action::Tell { listener: self.0, op_ids: op_ids.to_vec() });
+    fn tell(&self, notification: &Notification) {
+        threads::ask(Action::Tell { listener: self.0, notification: notification.clone() });
     }
 }
 
@@ -83,7 +85,7 @@ impl World {
             node.disconnected(session);
             let sink: Arc<dyn NotificationSink> = Arc::new(Sink(message));
             node.listening(session, sink.clone());
-            let listener = Listener { client, server, session, sink: sink.clone() };
+            let listener = Listener { client, server, session, sink: sink.clone(), is_mute: false };
             if threads::in_world(move |world: &mut World| world.listens(message, listener)) != Some(true) {
                 node.deaf(session, &sink);
             }
@@ -102,14 +104,24 @@ impl World {
     }
 
     /// Notifies a session.
-    pub fn tell(&mut self, listener: MessageNumber, op_ids: Vec<OpId>) {
-        let delay = self.delay(self.settings.delay_max);
-        self.report.count("notifications of locks");
+    pub fn tell(&mut self, listener: MessageNumber, notification: Notification) {
+        let max = if self.is_message_slow() { self.settings.late_max } else { self.settings.delay_max };
+        let delay = self.delay(max);
+        self.report.count(match notification {
+            Notification::Answered { .. } => "notifications of locks",
+            Notification::Recall { .. } => "recalls of pledges",
+        });
         self.later(delay, move |world| {
-            if world.listeners.contains_key(&listener) {
-                world.deliver_answer(listener, Answer::Notified(op_ids));
+            if world.listeners.get(&listener).is_some_and(|of| world.hears(of)) {
+                world.deliver_answer(listener, Answer::Notified(vec![notification]));
             }
         });
+    }
+
+    /// True if a notification arrives on this connection.
+    fn hears(&self, of: &Listener) -> bool {
+        let is_cut = self.settings.listener_notice_max > 0 && !self.reaches(Owner::Client(of.client), of.server);
+        !of.is_mute && !is_cut
     }
 
     /// Closes a connection: its server sees that, and the client if it still runs.
@@ -137,11 +149,18 @@ impl World {
 
     /// A random connection for notifications ends.
     pub fn cut_listener(&mut self) {
-        let chosen = self.random.below(self.listeners.len() as u64) as usize;
-        if let Some(message) = self.listeners.keys().nth(chosen).copied() {
-            self.report.count("fault: a connection for notifications is cut");
-            self.close_listener(message);
+        let chosen = self.random.below(self.listeners.len().max(1) as u64) as usize;
+        let Some((message, listener)) = self.listeners.iter_mut().nth(chosen) else { return };
+        self.report.count("fault: a connection for notifications is cut");
+        let message = *message;
+        if self.settings.listener_notice_max == 0 {
+            return self.close_listener(message);
         }
+        listener.is_mute = true;
+        let (client, server) = (listener.client, listener.server);
+        let notice = self.delay(self.settings.listener_notice_max);
+        trace!(self, "client {client} receives no notifications of server {server}, and notices after {notice}");
+        self.later(notice, move |world| world.close_listener(message));
     }
 
     /// The call of a client that has ended may have been about a lock.

@@ -2,8 +2,9 @@
 
 use crate::simulator::threads::{self, Action, Answer, MessageNumber};
 use hekate_proto::map::VolumeMap;
-use hekate_proto::{Error, OpId, Request, Result, ServerId};
+use hekate_proto::{Error, Notification, Request, Result, ServerId};
 use hekate_transport::{Notifications, PendingBatch, Replies, Servers};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -67,14 +68,24 @@ impl PendingBatch for Batch {
 }
 
 /// A connection for notifications.
-struct Listening(MessageNumber);
+struct Listening {
+    message: MessageNumber,
+    /// What has come and was not taken yet.
+    come: VecDeque<Notification>,
+}
 
 impl Notifications for Listening {
-    fn next(&mut self, limit: Duration) -> std::io::Result<Option<Vec<OpId>>> {
+    fn next(&mut self, limit: Duration) -> std::io::Result<Option<Notification>> {
         let end = hekate_threads::now() + limit;
         loop {
-            match threads::take_answer(self.0) {
-                Some(Answer::Notified(op_ids)) => return Ok(Some(op_ids)),
+            if let Some(next) = self.come.pop_front() {
+                return Ok(Some(next));
+            }
+            match threads::take_answer(self.message) {
+                Some(Answer::Notified(all)) => {
+                    self.come.extend(all);
+                    continue;
+                }
                 Some(_) => return Err(std::io::ErrorKind::ConnectionReset.into()),
                 None if threads::is_dying() => return Err(std::io::ErrorKind::ConnectionAborted.into()),
                 None => {}
@@ -83,14 +94,14 @@ impl Notifications for Listening {
             if left.is_zero() {
                 return Ok(None);
             }
-            threads::wait(Some(threads::key_of(self.0)), Some(left));
+            threads::wait(Some(threads::key_of(self.message)), Some(left));
         }
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        threads::ask(Action::Forget { message: self.0 });
+        threads::ask(Action::Forget { message: self.message });
     }
 }
 
@@ -125,7 +136,7 @@ impl Servers for SimulatedServers {
         let message = threads::new_message();
         threads::ask(Action::Listen { message, server });
         match answer(message, Some(HELLO_LIMIT), &|| self.is_closed()) {
-            Some(Answer::Listening) => Ok(Box::new(Listening(message))),
+            Some(Answer::Listening) => Ok(Box::new(Listening { message, come: VecDeque::new() })),
             Some(Answer::Refused(error)) => Err(error),
             _ => Err(unavailable(server)),
         }

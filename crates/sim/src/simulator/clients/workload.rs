@@ -74,6 +74,9 @@ fn name(settings: &Workload, random: &mut Random) -> Name {
 
 /// A client's next call, and whether it must be on stable storage.
 pub fn next_op(settings: &Workload, known: &Known, client: u32, random: &mut Random) -> (Op, bool) {
+    if settings.looks > 0 && random.below(100) < settings.looks {
+        return (look_op(settings, known, random), false);
+    }
     if settings.overwrites > 0 && random.below(100) < settings.overwrites {
         return match known.file_of(client, random) {
             Some(inode) => (overwrite(settings, inode, random), random.below(100) < settings.durable_overwrites),
@@ -104,7 +107,30 @@ fn overwrite(settings: &Workload, inode: InodeId, random: &mut Random) -> Op {
     Op::Data { op: write_at(inode, offset, length, random) }
 }
 
+/// A look at a name or at attributes, which a client may answer from memory.
+pub fn look_op(settings: &Workload, known: &Known, random: &mut Random) -> Op {
+    let (dir, name_at) = (known.directory(random), name(settings, random));
+    let inode = known.file(random).filter(|_| !random.once_in(3)).unwrap_or(dir);
+    let op = match random.below(20) {
+        0..=8 => return Op::Name { op: NameOp::Lookup { dir, name: name_at } },
+        9 => {
+            let attributes = !random.once_in(3);
+            return Op::Name { op: NameOp::List { dir, after: None, limit: 100, attributes, touch: false } };
+        }
+        10 => InodeOp::ListXattr { inode },
+        11 => InodeOp::GetXattr { inode, name: xattr_name(random) },
+        _ => InodeOp::GetAttr { inode },
+    };
+    Op::Inode { op }
+}
+
 fn some_op(settings: &Workload, known: &Known, random: &mut Random) -> Op {
+    if settings.looks > 0
+        && random.once_in(12)
+        && let Some(inode) = known.file(random)
+    {
+        return change_of(inode, random);
+    }
     match known.file(random).filter(|_| random.below(100) < settings.data_share) {
         Some(inode) => data_op(inode, random),
         None if random.once_in(10) => change_of(known.directory(random), random),
@@ -176,8 +202,12 @@ pub fn write_at(inode: InodeId, offset: u64, length: u64, random: &mut Random) -
     DataOp::Write { inode, offset, data, drop_set_id: random.once_in(8) }
 }
 
+fn xattr_name(random: &mut Random) -> Bytes {
+    Bytes::copy_from_slice(&[b'u', b'.', b'a' + random.below(2) as u8])
+}
+
 fn inode_op(inode: InodeId, random: &mut Random) -> InodeOp {
-    let name = Bytes::copy_from_slice(&[b'u', b'.', b'a' + random.below(2) as u8]);
+    let name = xattr_name(random);
     match random.below(10) {
         0..=2 => InodeOp::GetAttr { inode },
         3 | 4 => {
@@ -199,7 +229,7 @@ fn inode_op(inode: InodeId, random: &mut Random) -> InodeOp {
     }
 }
 
-/// A change that all partitions that share a directory's names must know.
+/// A change of several attributes, which all partitions that share a directory's names must know.
 fn change_of(inode: InodeId, random: &mut Random) -> Op {
     let mode = random.once_in(2).then(|| 0o2700 + random.below(64) as u16);
     let mtime = random.once_in(2).then(|| SetTime::At { time: Time(random.below(1_000_000) as i64) });

@@ -85,8 +85,9 @@ impl Stage {
     /// A client makes a call, and the script continues.
     pub fn ask(&mut self, client: u32, op: Op) -> Asked {
         self.ask_all(client, std::iter::once(op));
-        let call = self.world.people[client as usize].calls.keys().next();
-        Asked(*call.expect("a client asks one thing at a time"))
+        // A call that the client answers by its pledges has ended already.
+        let call = self.world.people[client as usize].calls.keys().next().copied();
+        Asked(call.or_else(|| self.world.history.last()).expect("a client asks one thing at a time"))
     }
 
     /// A client makes calls one after the other.

@@ -152,6 +152,56 @@ impl Workload {
         }
     }
 
+    /// The workload of a narrow run about pledges: clients look at the same few names and attributes again and again,
+    /// mostly from memory, and change some of them. Faults concern what bounds a pledge: leases, leaders, recalls, and
+    /// clients that are away. Power cuts are seldom, since names are not judged after one.
+    pub fn narrow_pledges(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x4a44_91ed);
+        let narrow = Self::narrow(seed);
+        let every = pick(random, &[40_000, 100_000, 200_000]);
+        let mut weight = |greatest: u64| if random.once_in(2) { 0 } else { 1 + random.below(greatest) };
+        let faults = FaultSettings {
+            every,
+            kill: weight(3) + 1,
+            network_cut: weight(2),
+            link_reset: weight(1),
+            client_death: weight(2),
+            connection_cut: weight(3),
+            coordinator_cut: weight(2),
+            pause: weight(2),
+            one_way_cut: weight(1),
+            clock_jump: weight(1),
+            split: weight(2),
+            client_pause: weight(4) + 1,
+            client_cut: weight(3),
+            listener_cut: weight(4),
+            ..FaultSettings::default()
+        };
+        let is_cut = random.once_in(8);
+        let faults = FaultSettings {
+            power_cut: u64::from(is_cut),
+            power_cut_all: u64::from(is_cut && random.once_in(2)),
+            kill_all: u64::from(random.once_in(4)),
+            ..faults
+        };
+        Self {
+            partitions: pick(random, &[1, 1, 2, 4]),
+            spread_max: pick(random, &[1, 1, 2]),
+            clients: pick(random, &[2, 3, 3]),
+            visitors: false,
+            calls_per_client: pick(random, &[150, 300]),
+            names: pick(random, &[2, 3]),
+            directories: pick(random, &[1, 2, 3]),
+            data_share: pick(random, &[20, 50]),
+            durable_share: pick(random, &[0, 50, 100]),
+            overwrites: 0,
+            looks: pick(random, &[70, 85, 95]),
+            restarts_at_once: true,
+            faults,
+            ..narrow
+        }
+    }
+
     /// The workload of a narrow run about bytes.
     pub fn narrow(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x4a44_0e00);

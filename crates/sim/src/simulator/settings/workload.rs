@@ -44,11 +44,13 @@ pub struct FaultSettings {
     pub client_pause: u64,
     /// A client reaches no server, for longer than its session or not.
     pub client_cut: u64,
+    /// A connection for notifications is cut.
+    pub listener_cut: u64,
 }
 
 impl FaultSettings {
     /// The weights, in the order of `World::fault`.
-    pub fn weights(&self) -> [u64; 21] {
+    pub fn weights(&self) -> [u64; 22] {
         [
             self.kill,
             self.power_cut,
@@ -71,6 +73,7 @@ impl FaultSettings {
             self.kill_all,
             self.client_pause,
             self.client_cut,
+            self.listener_cut,
         ]
     }
 }
@@ -104,6 +107,10 @@ pub struct Workload {
     pub reads: u64,
     /// Durable overwrites, in percent of all overwrites.
     pub durable_overwrites: u64,
+    /// Look-ups of names and attributes, in percent of all calls.
+    pub looks: u64,
+    /// One killed server in two is started again at once.
+    pub restarts_at_once: bool,
     /// All clients but the first call seldom, so that it is mostly alone with its file; nearly all its overwrites are
     /// durable.
     pub visitors: bool,
@@ -159,6 +166,8 @@ impl Workload {
             blocks: 5,
             reads: 0,
             durable_overwrites,
+            looks: 0,
+            restarts_at_once: false,
             visitors: false,
             rivals: false,
             ambush: false,

@@ -1,0 +1,60 @@
+//! Pledges: a leader's promise to tell a session before an answer changes; `docs/coherence.md` is the document.
+
+use crate::ids::{InodeId, Name, OpId, PartitionNumber};
+use crate::{wire_enum, wire_struct};
+use std::time::Duration;
+
+/// How long a session may answer by its pledges after it sent the `VolumeOp::Renew` that renewed them last.
+pub const PLEDGE_LEASE: Duration = Duration::from_secs(4);
+
+wire_enum! {
+    /// What a pledge is about.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Pledged {
+        /// Which inode has the name, or that none has it.
+        1 = Name { dir: InodeId, name: Name },
+        /// The attributes of an inode.
+        2 = Attributes { inode: InodeId },
+    }
+
+    /// What a reply's pledges are about, besides the op.
+    pub enum GivenFor {
+        /// The name that was looked up.
+        1 = Name,
+        /// The attributes in the reply.
+        2 = Attributes,
+        /// Entry k of a list: its name has the number 2k after the first, its attributes the number 2k + 1, unless
+        /// these are in `except` (2k, or 2k + 1).
+        3 = Entries { except: Vec<u32> },
+    }
+
+    /// What a server sends to a session without being asked.
+    pub enum Notification {
+        /// These waiting ops have their replies.
+        1 = Answered { op_ids: Vec<OpId> },
+        /// The leader of the partition recalls pledges. The session sends `VolumeOp::Return` once nothing of its client
+        /// answers by them any more. Without pledges: it forgets those of leaders before this term, and sends
+        /// `VolumeOp::Renew`.
+        2 = Recall { partition: PartitionNumber, term: u64, pledges: Vec<Pledge> },
+    }
+}
+
+wire_struct! {
+    /// A pledge. A session that is given a pledge again gets a greater number.
+    #[derive(PartialOrd, Ord)]
+    pub struct Pledge {
+        pub about: Pledged,
+        pub number: u64,
+    }
+
+    /// Pledges that a reply carries.
+    pub struct GivenPledges {
+        /// The partition whose leader gives them.
+        pub partition: PartitionNumber,
+        /// The leader's term: no leader before or after it has the same.
+        pub term: u64,
+        /// The number of the first.
+        pub number: u64,
+        pub given_for: GivenFor,
+    }
+}

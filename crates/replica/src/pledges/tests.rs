@@ -1,0 +1,256 @@
+//! The table of pledges: who is told, who waits, until when.
+
+use super::*;
+
+const VOLUME: VolumeId = VolumeId(1);
+const PARTITION: PartitionNumber = PartitionNumber(3);
+const ANN: SessionId = SessionId(1);
+const BEN: SessionId = SessionId(2);
+const TERM: u64 = 77;
+const DIR: InodeId = InodeId::new(1, 1, 5);
+const FILE: InodeId = InodeId::new(2, 2, 6);
+const START: Duration = Duration::from_secs(100);
+
+fn name(text: &str) -> Name {
+    Name::new(bytes::Bytes::copy_from_slice(text.as_bytes())).unwrap()
+}
+
+fn key(of: InodeId) -> KeyPrefix {
+    KeyPrefix { ring: RingId(1), position: of.position(), volume: VOLUME }
+}
+
+fn name_changes(text: &str) -> Vec<Change> {
+    vec![Change::Delete { key: Key::name(key(DIR), DIR, text.as_bytes()) }]
+}
+
+fn attribute_changes() -> Vec<Change> {
+    vec![Change::Delete { key: Key::inode(RingId(1), VOLUME, FILE, Kind::Inode) }]
+}
+
+fn attr(id: InodeId) -> Attr {
+    let (kind, layout, times) = (NodeKind::File, Layout::inline(0), Time(0));
+    let (mode, uid, gid, nlink, size, device, change, spread) = (0o644, 0, 0, 1, 0, 0, 0, 1);
+    let (atime, mtime, ctime, btime) = (times, times, times, times);
+    let (has_xattrs, etag, implied) = (false, bytes::Bytes::new(), false);
+    Attr {
+        id,
+        kind,
+        mode,
+        uid,
+        gid,
+        nlink,
+        size,
+        device,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        change,
+        layout,
+        spread,
+        has_xattrs,
+        etag,
+        implied,
+    }
+}
+
+/// A leader that no session had pledges of before.
+fn begun() -> Pledges {
+    let pledges = Pledges::default();
+    pledges.begin(TERM);
+    pledges.know_sessions(&[], START, &mut Recalls::default());
+    pledges
+}
+
+/// Asks for a name. Returns the numbers of the pledges.
+fn look_up(pledges: &Pledges, session: SessionId, text: &str, found: Result<Reply>, now: Duration) -> Vec<u64> {
+    let op = Op::Name { op: NameOp::Lookup { dir: DIR, name: name(text) } };
+    match pledges.give(PARTITION, (session, VOLUME), &op, found, now) {
+        Ok(Reply::Pledged { pledges, .. }) => pledges.iter().map(|given| given.number).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn has_node() -> Result<Reply> {
+    Ok(Reply::Node { attr: attr(FILE), created: false })
+}
+
+/// Whether a record waits, and the sessions that are told.
+fn change(pledges: &Pledges, by: SessionId, changes: &[Change], now: Duration) -> (bool, Vec<SessionId>) {
+    let mut recalls = Recalls::default();
+    let waits = pledges.block(by, changes, now, &mut recalls);
+    (waits, recalls.0.into_keys().collect())
+}
+
+fn about_name(text: &str) -> Pledged {
+    Pledged::Name { dir: DIR, name: name(text) }
+}
+
+#[test]
+fn a_change_waits_until_other_sessions_have_returned_what_it_is_about() {
+    let pledges = begun();
+    let numbers = look_up(&pledges, ANN, "a", has_node(), START);
+    assert_eq!(numbers.len(), 2, "the name and the attributes");
+    assert_eq!(change(&pledges, BEN, &name_changes("b"), START), (false, vec![]), "another name");
+    assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (true, vec![ANN]));
+    assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (true, vec![]), "it is told once");
+    let returned = |number| Pledge { about: about_name("a"), number };
+    assert!(!pledges.returned(ANN, VOLUME, TERM, &[returned(numbers[0] - 1)]), "an earlier pledge");
+    assert!(!pledges.returned(ANN, VOLUME, TERM + 1, &[returned(numbers[0])]), "of another leader");
+    assert!(!pledges.returned(BEN, VOLUME, TERM, &[returned(numbers[0])]), "of another session");
+    assert!(pledges.returned(ANN, VOLUME, TERM, &[returned(numbers[0])]));
+    assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (false, vec![]));
+    assert_eq!(change(&pledges, BEN, &attribute_changes(), START), (true, vec![ANN]));
+}
+
+#[test]
+fn a_missing_name_is_pledged_too_and_a_sessions_own_change_ends_its_pledges() {
+    let pledges = begun();
+    assert_eq!(look_up(&pledges, ANN, "a", Err(Error::NotFound), START).len(), 1);
+    assert_eq!(change(&pledges, ANN, &name_changes("a"), START), (false, vec![]));
+    assert_eq!(pledges.count(), 0);
+    assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (false, vec![]));
+}
+
+#[test]
+fn what_is_recalled_is_not_pledged_anew_until_it_has_cooled() {
+    let pledges = begun();
+    look_up(&pledges, ANN, "a", Err(Error::NotFound), START);
+    change(&pledges, BEN, &name_changes("a"), START);
+    assert!(look_up(&pledges, BEN, "a", Err(Error::NotFound), START).is_empty());
+    assert!(pledges.end_session(ANN));
+    assert!(look_up(&pledges, BEN, "a", Err(Error::NotFound), START + COOLING / 2).is_empty());
+    assert_eq!(look_up(&pledges, BEN, "a", Err(Error::NotFound), START + COOLING).len(), 1);
+}
+
+#[test]
+fn a_session_that_returns_nothing_is_not_renewed_and_delays_others_by_its_lease() {
+    let pledges = begun();
+    look_up(&pledges, ANN, "a", Err(Error::NotFound), START);
+    change(&pledges, BEN, &name_changes("a"), START);
+    assert_eq!(pledges.term_for(ANN, START + PATIENCE - Duration::from_millis(1)), Some(TERM));
+    assert_eq!(pledges.term_for(ANN, START + PATIENCE), None);
+    assert_eq!(pledges.term_for(BEN, START + PATIENCE), Some(TERM));
+    assert_eq!(pledges.slow_sessions(START + PATIENCE).into_keys().collect::<Vec<_>>(), [ANN]);
+    assert!(look_up(&pledges, ANN, "b", Err(Error::NotFound), START + PATIENCE).is_empty());
+    let mut recalls = Recalls::default();
+    assert!(pledges.tick(START + RESEND_INTERVAL, &mut recalls).is_empty());
+    assert_eq!(recalls.0.into_keys().collect::<Vec<_>>(), [ANN], "a recall is sent again");
+    let mut recalls = Recalls::default();
+    assert!(pledges.tick(START + EXPIRES_AFTER, &mut recalls).is_empty());
+    // The last heartbeat that renewed the pledge may have been sent just before the patience was over.
+    assert!(EXPIRES_AFTER > PLEDGE_LEASE);
+    assert_eq!(pledges.tick(START + PATIENCE + EXPIRES_AFTER, &mut recalls), BTreeSet::from([ANN]));
+    assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (false, vec![]));
+}
+
+#[test]
+fn a_new_leader_waits_until_every_session_has_forgotten_the_pledges_of_the_one_before() {
+    let pledges = Pledges::default();
+    pledges.begin(TERM);
+    assert!(change(&pledges, ANN, &name_changes("a"), START).0, "the sessions are not known yet");
+    let mut recalls = Recalls::default();
+    pledges.know_sessions(&[ANN, BEN], START, &mut recalls);
+    assert_eq!(recalls.0.into_values().collect::<Vec<_>>(), [vec![], vec![]], "each is asked to forget");
+    assert!(look_up(&pledges, ANN, "a", Err(Error::NotFound), START).is_empty());
+    assert!(!pledges.forgot(ANN, TERM));
+    assert!(!pledges.forgot(BEN, TERM - 1), "this is about the leader before");
+    assert!(pledges.awaits(BEN) && !pledges.awaits(ANN));
+    assert!(change(&pledges, ANN, &name_changes("a"), START).0);
+    assert!(pledges.forgot(BEN, TERM));
+    assert_eq!(change(&pledges, ANN, &name_changes("a"), START), (false, vec![]));
+    pledges.begin(TERM + 1);
+    assert_eq!(pledges.term(), TERM, "nobody else has led meanwhile");
+}
+
+#[test]
+fn pledges_of_an_earlier_leader_have_expired_in_the_end() {
+    let pledges = Pledges::default();
+    pledges.begin(TERM);
+    let mut recalls = Recalls::default();
+    pledges.know_sessions(&[ANN], START, &mut recalls);
+    assert!(pledges.tick(START + PLEDGE_LEASE, &mut recalls).is_empty());
+    assert_eq!(pledges.tick(START + EXPIRES_AFTER, &mut recalls), BTreeSet::from([ANN]));
+    assert!(!change(&pledges, BEN, &name_changes("a"), START).0);
+}
+
+#[test]
+fn a_list_pledges_each_entry_under_a_number_of_its_own() {
+    let pledges = begun();
+    let entry = |text, inode, attr| Entry { name: name(text), inode, kind: NodeKind::File, attr };
+    look_up(&pledges, BEN, "b", Err(Error::NotFound), START);
+    change(&pledges, ANN, &name_changes("b"), START);
+    let entries = vec![entry("a", FILE, Some(attr(FILE))), entry("b", DIR, None), entry("c", FILE, Some(attr(FILE)))];
+    let op = NameOp::List { dir: DIR, after: None, limit: 9, attributes: true, touch: false };
+    let found = Ok(Reply::List { entries, end: true });
+    let given = pledges.give(PARTITION, (ANN, VOLUME), &Op::Name { op }, found, START);
+    let Ok(Reply::Pledged { pledges: given, .. }) = given else { panic!("{given:?}") };
+    let [GivenPledges { number: first, given_for: GivenFor::Entries { except }, .. }] = &given[..] else {
+        panic!("{given:?}")
+    };
+    assert_eq!(except, &[2, 3], "a name that cools, and attributes that are not there");
+    let third = Pledge { about: about_name("c"), number: first + 4 };
+    change(&pledges, BEN, &name_changes("c"), START);
+    assert!(pledges.returned(ANN, VOLUME, TERM, &[third]));
+    let later = look_up(&pledges, ANN, "d", Err(Error::NotFound), START);
+    assert_eq!(later, [first + 6]);
+}
+
+#[test]
+fn a_session_has_a_bounded_number_and_the_oldest_are_recalled() {
+    let pledges = begun();
+    for number in 0..PER_SESSION_MAX {
+        assert_eq!(look_up(&pledges, ANN, &number.to_string(), Err(Error::NotFound), START).len(), 1);
+    }
+    assert!(look_up(&pledges, ANN, "more", Err(Error::NotFound), START).is_empty());
+    assert_eq!(look_up(&pledges, BEN, "more", Err(Error::NotFound), START).len(), 1, "others are not concerned");
+    let mut recalls = Recalls::default();
+    pledges.tick(START, &mut recalls);
+    let recalled = recalls.0.remove(&ANN).unwrap();
+    assert_eq!(recalled.len(), OLDEST_AT_ONCE);
+    assert_eq!(recalled[0].about, about_name("0"));
+    pledges.returned(ANN, VOLUME, TERM, &recalled);
+    assert_eq!(pledges.count(), PER_SESSION_MAX - OLDEST_AT_ONCE + 1);
+    assert_eq!(look_up(&pledges, ANN, "more", Err(Error::NotFound), START).len(), 1);
+    assert_eq!(pledges.term_for(ANN, START + PATIENCE * 2), Some(TERM), "no change waits for these");
+}
+
+#[test]
+fn pledges_recalled_for_want_of_room_stay_until_they_are_returned() {
+    let pledges = begun();
+    for number in 0..PER_SESSION_MAX {
+        look_up(&pledges, ANN, &number.to_string(), Err(Error::NotFound), START);
+    }
+    look_up(&pledges, BEN, "0", Err(Error::NotFound), START);
+    assert!(look_up(&pledges, ANN, "more", Err(Error::NotFound), START).is_empty());
+    let (mut lost, mut again, later) = (Recalls::default(), Recalls::default(), START + PATIENCE + EXPIRES_AFTER);
+    pledges.tick(START, &mut lost);
+    assert!(pledges.tick(later, &mut again).is_empty(), "both sessions are renewed, and answer by them");
+    assert!(look_up(&pledges, ANN, "more", Err(Error::NotFound), later).is_empty());
+    pledges.tick(later, &mut again);
+    assert_eq!(again.0, lost.0, "a recall that was lost is sent again");
+    assert_eq!(change(&pledges, SessionId(3), &name_changes("0"), later), (true, vec![ANN, BEN]));
+}
+
+#[test]
+fn a_change_goes_on_once_the_others_have_returned_what_its_own_session_has_too() {
+    let pledges = begun();
+    let numbers = look_up(&pledges, ANN, "a", Err(Error::NotFound), START);
+    look_up(&pledges, BEN, "a", Err(Error::NotFound), START);
+    assert!(change(&pledges, BEN, &name_changes("a"), START).0);
+    assert!(pledges.returned(ANN, VOLUME, TERM, &[Pledge { about: about_name("a"), number: numbers[0] }]));
+    assert!(!change(&pledges, BEN, &name_changes("a"), START).0);
+}
+
+#[test]
+fn a_session_that_ends_has_no_pledges() {
+    let pledges = begun();
+    look_up(&pledges, ANN, "a", has_node(), START);
+    look_up(&pledges, BEN, "a", has_node(), START);
+    change(&pledges, SessionId(3), &name_changes("a"), START);
+    pledges.end_session(ANN);
+    assert!(change(&pledges, SessionId(3), &name_changes("a"), START).0);
+    assert!(pledges.end_session(BEN));
+    assert_eq!(change(&pledges, SessionId(3), &name_changes("a"), START), (false, vec![]));
+    assert_eq!(pledges.count(), 0);
+}

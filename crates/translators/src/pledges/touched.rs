@@ -1,0 +1,152 @@
+//! What an op of this session may change: of that the session has no pledge while the op is under way, since its leader
+//! tells other sessions only.
+
+use super::cache::Cache;
+use hekate_proto::*;
+use hekate_threads::time_of_day;
+use std::time::UNIX_EPOCH;
+
+/// Difference of clocks up to which a client foresees that a read moves the time of access: an hour, in ns.
+const CLOCK_SLACK: i64 = 3600 * 1_000_000_000;
+
+/// Names and inodes that an op may change.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    pub names: Vec<(InodeId, Name)>,
+    pub inodes: Vec<InodeId>,
+    /// Names whose inodes change too.
+    leading: Vec<(InodeId, Name)>,
+    /// The inode of a name is not known: it may be that of any file.
+    pub any_file: bool,
+    /// As `any_file`, and of any directory.
+    pub any_directory: bool,
+}
+
+impl Touched {
+    fn inodes(inodes: impl IntoIterator<Item = InodeId>) -> Self {
+        Self { inodes: inodes.into_iter().collect(), ..Self::default() }
+    }
+
+    /// A name in a directory, whose inode changes too.
+    fn name(dir: InodeId, name: &Name) -> Self {
+        let at = (dir, name.clone());
+        Self { names: vec![at.clone()], inodes: vec![dir], leading: vec![at], ..Self::default() }
+    }
+
+    /// Adds the inodes that names lead to, as far as they are known.
+    pub fn resolve(&mut self, cache: &Cache) {
+        for (dir, name) in std::mem::take(&mut self.leading) {
+            match cache.name(dir, &name) {
+                Some(Some((inode, _))) => self.inodes.push(inode),
+                Some(None) => {}
+                None => self.any_file = true,
+            }
+        }
+        self.any_directory &= self.any_file;
+    }
+}
+
+/// What an op may change. `None`: nothing. `known`: attributes that are remembered.
+pub(crate) fn touched_by(op: &Op, known: impl Fn(InodeId) -> Option<Attr>) -> Option<Touched> {
+    let read = |inode: InodeId| {
+        let due = known(inode).is_none_or(|attr| is_access_near(&attr));
+        due.then(|| Touched::inodes([inode]))
+    };
+    match op {
+        Op::Name { op } => named(op, read),
+        Op::Inode { op } => match op {
+            InodeOp::SetAttr { inode, .. } | InodeOp::SetXattr { inode, .. } | InodeOp::RemoveXattr { inode, .. } => {
+                Some(Touched::inodes([*inode]))
+            }
+            InodeOp::ReadLink { inode, touch: true } | InodeOp::Accessed { inode } => read(*inode),
+            InodeOp::GetAttr { .. }
+            | InodeOp::ReadLink { .. }
+            | InodeOp::GetXattr { .. }
+            | InodeOp::ListXattr { .. }
+            | InodeOp::Parent { .. }
+            | InodeOp::Fetch { .. } => None,
+        },
+        Op::Data { op } => match op {
+            DataOp::Copy { from, to, .. } => Some(Touched::inodes([*from, *to])),
+            DataOp::Read { inode, touch: true, .. } => read(*inode),
+            DataOp::Read { .. } | DataOp::Seek { .. } | DataOp::Fsync { .. } => None,
+            other => other.inode().map(|inode| Touched::inodes([inode])),
+        },
+        Op::Lock { .. } | Op::Volume { .. } | Op::Leg { .. } => None,
+    }
+}
+
+fn named(op: &NameOp, read: impl Fn(InodeId) -> Option<Touched>) -> Option<Touched> {
+    Some(match op {
+        // A name that exists leads to its inode, which does not change.
+        NameOp::Create { dir, name, .. } => Touched { leading: Vec::new(), ..Touched::name(*dir, name) },
+        NameOp::Link { dir, name, inode } => {
+            let mut touched = Touched { leading: Vec::new(), ..Touched::name(*dir, name) };
+            touched.inodes.push(*inode);
+            touched
+        }
+        NameOp::Unlink { dir, name, open_here } => {
+            let mut touched = Touched::name(*dir, name);
+            touched.inodes.extend(*open_here);
+            touched
+        }
+        NameOp::Rmdir { dir, name } | NameOp::RemovePrefix { dir, name } => {
+            Touched { any_directory: true, ..Touched::name(*dir, name) }
+        }
+        NameOp::Rename { dir, name, to_dir, to_name, open_here, .. } => {
+            let (from, to) = ((*dir, name.clone()), (*to_dir, to_name.clone()));
+            let mut inodes = vec![*dir, *to_dir];
+            inodes.extend(*open_here);
+            Touched {
+                names: vec![from.clone(), to.clone()],
+                inodes,
+                leading: vec![from, to],
+                any_file: false,
+                any_directory: true,
+            }
+        }
+        NameOp::Put { dir, name, alternate, source, .. } => {
+            let mut touched = Touched::name(*dir, name);
+            if let Some(alternate) = alternate {
+                touched.names.push((*dir, alternate.clone()));
+                touched.leading.push((*dir, alternate.clone()));
+            }
+            if let PutSource::Inode { inode } = source {
+                touched.inodes.push(*inode);
+            }
+            touched
+        }
+        NameOp::Remove { dir, name, alternate, .. } => {
+            let mut touched = Touched::name(*dir, name);
+            touched.names.extend(alternate.iter().map(|name| (*dir, name.clone())));
+            touched.leading.extend(alternate.iter().map(|name| (*dir, name.clone())));
+            touched
+        }
+        NameOp::MakePrefix { dir, name, alternate, .. } => {
+            let mut touched = Touched::name(*dir, name);
+            touched.names.push((*dir, alternate.clone()));
+            touched
+        }
+        NameOp::Join { dir, parts, to, .. } => {
+            let mut touched = Touched::name(*dir, to);
+            touched.names.extend(parts.iter().map(|(name, _)| (*dir, name.clone())));
+            touched.any_file = true;
+            touched
+        }
+        NameOp::List { dir, after: None, touch: true, .. } => return read(*dir),
+        NameOp::Lookup { .. }
+        | NameOp::CreateUnnamed { .. }
+        | NameOp::List { .. }
+        | NameOp::ListPart { .. }
+        | NameOp::Stub { .. }
+        | NameOp::Fetch { .. }
+        | NameOp::ListKeys { .. } => return None,
+    })
+}
+
+/// True if a read may move the time of access, by any server's clock.
+fn is_access_near(attr: &Attr) -> bool {
+    let since = time_of_day().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+    attr.is_access_due(Time(now.saturating_add(CLOCK_SLACK)))
+}

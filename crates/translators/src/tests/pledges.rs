@@ -1,0 +1,270 @@
+//! What a session remembers by its pledges.
+
+use super::scripted_servers::ScriptedServers;
+use super::support::*;
+use crate::pledges::cache::Cache;
+use crate::pledges::touched::{Touched, touched_by};
+use crate::{Distribute, Pledging, Replicate, Watcher};
+use hekate_graph::{Context, Translator};
+use hekate_proto::*;
+use hekate_threads::Mutex;
+use hekate_transport::Servers;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PARTITION: PartitionNumber = PartitionNumber(0);
+const TERM: u64 = 9;
+const DIR: InodeId = inode(0, 5);
+const FILE: InodeId = inode(0, 6);
+const START: Duration = Duration::from_secs(100);
+const MOMENT: Duration = Duration::from_millis(1);
+
+fn lookup(text: &str) -> Op {
+    Op::Name { op: NameOp::Lookup { dir: DIR, name: name(text) } }
+}
+
+fn unlink(text: &str) -> Op {
+    Op::Name { op: NameOp::Unlink { dir: DIR, name: name(text), open_here: None } }
+}
+
+fn found() -> Found {
+    Found::Node { attr: Box::new(attr(FILE, NodeKind::File)) }
+}
+
+fn given(number: u64, given_for: GivenFor) -> GivenPledges {
+    GivenPledges { partition: PARTITION, term: TERM, number, given_for }
+}
+
+fn both() -> [GivenPledges; 2] {
+    [given(1, GivenFor::Name), given(2, GivenFor::Attributes)]
+}
+
+/// A cache whose lease begins at the start.
+fn leased() -> Cache {
+    let mut cache = Cache::default();
+    cache.renew(START, START, &[(PARTITION, TERM)]);
+    cache
+}
+
+/// Takes the answer to a look-up whose request is sent now.
+fn take(cache: &mut Cache, text: &str, now: Duration) {
+    let asked = cache.ask(&lookup(text)).unwrap();
+    cache.take(asked, &lookup(text), &found(), &both(), now);
+}
+
+fn is_known(cache: &mut Cache, op: &Op, now: Duration) -> bool {
+    cache.answer(op, now).is_some()
+}
+
+fn touched(cache: &Cache, op: &Op) -> Touched {
+    let mut touched = touched_by(op, |inode| cache.attributes(inode)).unwrap();
+    touched.resolve(cache);
+    touched
+}
+
+#[test]
+fn what_is_pledged_is_answered_until_the_lease_is_over() {
+    let mut cache = leased();
+    take(&mut cache, "a", START);
+    assert_eq!(cache.answer(&lookup("a"), START), Some(node(attr(FILE, NodeKind::File))));
+    assert_eq!(cache.answer(&get_attr(FILE), START + PLEDGE_LEASE - MOMENT), Some(node(attr(FILE, NodeKind::File))));
+    assert!(!is_known(&mut cache, &get_attr(FILE), START + PLEDGE_LEASE));
+    let no_value = Op::Inode { op: InodeOp::GetXattr { inode: FILE, name: "user.a".into() } };
+    assert_eq!(cache.answer(&no_value, START), Some(Err(Error::NoAttribute)));
+    let asked = cache.ask(&lookup("b")).unwrap();
+    cache.take(asked, &lookup("b"), &Found::Missing, &[given(3, GivenFor::Name)], START);
+    assert_eq!(cache.answer(&lookup("b"), START), Some(Err(Error::NotFound)));
+}
+
+#[test]
+fn a_lease_counts_from_the_sending_and_what_was_pledged_before_a_gap_is_forgotten() {
+    let mut cache = leased();
+    take(&mut cache, "a", START);
+    let second = START + Duration::from_secs(1);
+    cache.renew(second, START + Duration::from_secs(3), &[(PARTITION, TERM)]);
+    assert!(is_known(&mut cache, &lookup("a"), second + PLEDGE_LEASE - MOMENT));
+    assert!(!is_known(&mut cache, &lookup("a"), second + PLEDGE_LEASE));
+    let late = second + PLEDGE_LEASE + MOMENT;
+    cache.renew(late - MOMENT, late, &[(PARTITION, TERM)]);
+    assert!(!is_known(&mut cache, &lookup("a"), late), "the leader may have given up waiting meanwhile");
+}
+
+#[test]
+fn another_term_ends_what_was_pledged_and_is_acknowledged_once_doors_have_forgotten() {
+    let mut cache = leased();
+    assert_eq!(cache.forgot(), []);
+    cache.doors_forgot(&[(PARTITION, TERM)]);
+    assert_eq!(cache.forgot(), [(PARTITION, TERM)]);
+    assert!(!cache.renew(START, START, &[(PARTITION, TERM)]), "nothing is new");
+    let asked = cache.ask(&lookup("b")).unwrap();
+    take(&mut cache, "a", START);
+    assert!(cache.renew(START, START, &[(PARTITION, TERM + 1)]));
+    assert!(!is_known(&mut cache, &lookup("a"), START));
+    assert_eq!(cache.forgot(), []);
+    cache.take(asked, &lookup("b"), &found(), &both(), START);
+    assert!(!is_known(&mut cache, &lookup("b"), START), "of the leader before");
+    cache.doors_forgot(&[(PARTITION, TERM)]);
+    assert_eq!(cache.forgot(), [], "that was about the leader before");
+}
+
+#[test]
+fn a_reply_that_its_recall_has_overtaken_is_not_taken() {
+    let mut cache = leased();
+    let asked = cache.ask(&lookup("a")).unwrap();
+    let about = Pledged::Name { dir: DIR, name: name("a") };
+    cache.drop_recalled(PARTITION, &[Pledge { about, number: 1 }]);
+    cache.take(asked, &lookup("a"), &found(), &both(), START);
+    assert!(!is_known(&mut cache, &lookup("a"), START));
+    assert!(is_known(&mut cache, &get_attr(FILE), START), "that was not recalled");
+}
+
+#[test]
+fn a_recall_drops_no_later_pledge() {
+    let mut cache = leased();
+    take(&mut cache, "a", START);
+    let recall = |number| [Pledge { about: Pledged::Attributes { inode: FILE }, number }];
+    cache.drop_recalled(PARTITION, &recall(1));
+    assert!(is_known(&mut cache, &get_attr(FILE), START));
+    cache.drop_recalled(PARTITION, &recall(2));
+    assert!(!is_known(&mut cache, &get_attr(FILE), START));
+}
+
+#[test]
+fn nothing_is_remembered_of_what_an_own_op_is_changing() {
+    let mut cache = leased();
+    take(&mut cache, "a", START);
+    let asked = cache.ask(&lookup("a")).unwrap();
+    let change = touched(&cache, &unlink("a"));
+    assert_eq!(cache.begin_change(&change), [DIR, FILE], "doors forget the directory and the file");
+    assert!(!is_known(&mut cache, &lookup("a"), START) && !is_known(&mut cache, &get_attr(FILE), START));
+    assert_eq!(cache.ask(&lookup("a")), None, "no pledge is asked for");
+    cache.take(asked, &lookup("a"), &found(), &both(), START);
+    assert!(!is_known(&mut cache, &lookup("a"), START), "asked before, answered meanwhile");
+    cache.end_change(&change, true, START);
+    cache.take(asked, &lookup("a"), &found(), &both(), START);
+    assert!(!is_known(&mut cache, &lookup("a"), START), "asked before, answered after");
+    take(&mut cache, "a", START);
+    assert!(is_known(&mut cache, &lookup("a"), START));
+}
+
+#[test]
+fn the_removal_of_an_unknown_name_ends_the_attributes_of_all_files() {
+    let mut cache = leased();
+    take(&mut cache, "a", START);
+    let directory = Found::Node { attr: Box::new(attr(DIR, NodeKind::Directory)) };
+    let asked = cache.ask(&get_attr(DIR)).unwrap();
+    cache.take(asked, &get_attr(DIR), &directory, &[given(3, GivenFor::Attributes)], START);
+    let other = Op::Name { op: NameOp::Unlink { dir: inode(0, 99), name: name("b"), open_here: None } };
+    let change = touched(&cache, &other);
+    cache.begin_change(&change);
+    assert!(!is_known(&mut cache, &get_attr(FILE), START));
+    assert!(is_known(&mut cache, &get_attr(DIR), START), "no file");
+    cache.end_change(&change, true, START);
+    take(&mut cache, "a", START);
+    assert!(is_known(&mut cache, &get_attr(FILE), START));
+}
+
+#[test]
+fn what_an_op_without_an_answer_may_change_is_not_remembered_for_long() {
+    let mut cache = leased();
+    take(&mut cache, "a", START);
+    let change = touched(&cache, &chmod(FILE));
+    cache.begin_change(&change);
+    cache.end_change(&change, false, START);
+    take(&mut cache, "a", START);
+    assert!(!is_known(&mut cache, &get_attr(FILE), START));
+    let later = START + Duration::from_secs(601);
+    cache.renew(later, later, &[(PARTITION, TERM)]);
+    let other = touched(&cache, &chmod(DIR));
+    cache.begin_change(&other);
+    cache.end_change(&other, true, later);
+    take(&mut cache, "a", later);
+    assert!(is_known(&mut cache, &get_attr(FILE), later));
+}
+
+#[test]
+fn entries_of_a_list_are_remembered_but_those_that_are_left_out() {
+    let mut cache = leased();
+    let entry = |text, inode, attr| Entry { name: name(text), inode, kind: NodeKind::File, attr };
+    let with = |number| Some(attr(inode(0, number), NodeKind::File));
+    let entries = vec![entry("a", inode(0, 11), with(11)), entry("b", inode(0, 12), with(12)), entry("c", FILE, None)];
+    let list = Op::Name { op: NameOp::List { dir: DIR, after: None, limit: 9, attributes: true, touch: false } };
+    let asked = cache.ask(&list).unwrap();
+    let pledges = [given(10, GivenFor::Entries { except: vec![1, 2, 5] })];
+    cache.take(asked, &list, &Found::List { entries, end: true }, &pledges, START);
+    assert!(!is_known(&mut cache, &lookup("a"), START) && cache.name(DIR, &name("a")).is_some());
+    assert!(is_known(&mut cache, &get_attr(inode(0, 12)), START) && cache.name(DIR, &name("b")).is_none());
+    assert_eq!(cache.name(DIR, &name("c")), Some(Some((FILE, NodeKind::File))));
+    let about = Pledged::Attributes { inode: inode(0, 12) };
+    cache.drop_recalled(PARTITION, &[Pledge { about: about.clone(), number: 12 }]);
+    assert!(is_known(&mut cache, &get_attr(inode(0, 12)), START), "its number is 13");
+    cache.drop_recalled(PARTITION, &[Pledge { about, number: 13 }]);
+    assert!(!is_known(&mut cache, &get_attr(inode(0, 12)), START));
+}
+
+#[test]
+fn a_read_that_may_move_the_time_of_access_is_a_change() {
+    let read = Op::Data { op: DataOp::Read { inode: FILE, offset: 0, length: 1, touch: true } };
+    let now = hekate_threads::time_of_day().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
+    let accessed = |atime| Attr { atime: Time(atime), mtime: Time(now - 2), ..attr(FILE, NodeKind::File) };
+    assert!(touched_by(&read, |_| Some(accessed(now - 3))).is_some(), "the file has changed since");
+    assert!(touched_by(&read, |_| Some(accessed(now - 1))).is_none());
+    let yesterday = now - (23 * 3600 + 1800) * 1_000_000_000;
+    let old = Attr { mtime: Time(yesterday - 1), ctime: Time(0), ..accessed(yesterday) };
+    assert!(touched_by(&read, |_| Some(old.clone())).is_some(), "it is due soon, and clocks differ");
+    let quiet = Op::Data { op: DataOp::Read { inode: FILE, offset: 0, length: 1, touch: false } };
+    assert!(touched_by(&quiet, |_| None).is_none());
+}
+
+/// What a door was told to forget.
+#[derive(Default)]
+struct Door(Mutex<Vec<InodeId>>);
+
+impl Watcher for Door {
+    fn forget_attributes(&self, inodes: &[InodeId]) {
+        self.0.lock().extend(inodes);
+    }
+
+    fn forget_all(&self) {}
+}
+
+#[test]
+fn a_recall_is_returned_once_the_door_has_forgotten() {
+    let servers = ScriptedServers::new(map(), |_, server, request| match &request.op {
+        Op::Volume { op: VolumeOp::Renew { .. } } if server == ServerId(1) => {
+            Ok(Reply::Terms { terms: vec![(PARTITION, TERM)] })
+        }
+        Op::Volume { op: VolumeOp::Renew { .. } } => Ok(Reply::Terms { terms: Vec::new() }),
+        Op::Name { .. } if request.pledge => Ok(Reply::Pledged { found: found(), pledges: both().into() }),
+        Op::Volume { op: VolumeOp::Heartbeat { .. } } => {
+            Ok(Reply::Orphans { inodes: Vec::new(), unrestored: Vec::new(), graph: 0 })
+        }
+        _ => Ok(Reply::Done),
+    });
+    let replicate = Replicate::with_pledges(servers.clone(), SESSION, map());
+    let top = Pledging::new(Arc::new(Distribute::new(replicate)));
+    let door = Arc::new(Door::default());
+    top.pledges().watch(door.clone());
+    let beat = VolumeOp::Heartbeat { unused: Vec::new(), mapped: Vec::new(), graph: 0 };
+    top.handle(&Context::default(), Op::Volume { op: beat }).unwrap();
+    // Each server is asked; the first one again, since its leader was not known.
+    servers.wait_until(|sent| sent.iter().filter(|sent| sent.label() == "renew-pledges").count() >= 4);
+    hekate_threads::sleep(Duration::from_millis(100));
+    servers.take_sent();
+    for _ in 0..3 {
+        assert_eq!(top.handle(&Context::default(), lookup("a")), node(attr(FILE, NodeKind::File)));
+    }
+    assert_eq!(servers.count("lookup"), 1);
+    assert_eq!(top.pledges().counts(), (1, 1, 2));
+    let pledges = vec![Pledge { about: Pledged::Attributes { inode: FILE }, number: 2 }];
+    let recall = Notification::Recall { partition: PARTITION, term: TERM, pledges: pledges.clone() };
+    servers.notify_of(ServerId(1), &recall);
+    servers.wait_until(|sent| sent.iter().any(|sent| sent.label() == "return-pledges"));
+    assert_eq!(*door.0.lock(), [FILE]);
+    let returned = servers.take_sent().into_iter().find(|sent| sent.label() == "return-pledges").unwrap();
+    assert_eq!(returned.server, ServerId(1));
+    assert_eq!(returned.request.op, Op::Volume { op: VolumeOp::Return { partition: PARTITION, term: TERM, pledges } });
+    top.handle(&Context::default(), lookup("a")).unwrap();
+    assert_eq!(servers.count("lookup"), 1, "the attributes are asked for anew");
+    servers.close();
+}
