@@ -214,7 +214,7 @@ class Session:
     def request(self, target, op, volume=None, session=None, durable=0):
         self.count += 1
         head = struct.pack("<I", volume or self.volume) + target
-        return head + struct.pack("<QQBB", session or self.session, self.count << 8 | 1, durable, 0) + op
+        return head + struct.pack("<QQBBB", session or self.session, self.count << 8 | 1, durable, 0, 0) + op
 
     def send(self, *requests):
         """One frame. -> the body of the answers behind their count."""

@@ -42,7 +42,7 @@ def compare(store, names):
         # Outside of the store's directory, which goes with the test.
         keep = os.path.join(os.environ.get("E2E_DIR", "/var/tmp"), f"hekate-against-ext4.{len(names)}.{SEED}.jsonl")
         counts = Run(mounts, ext4, SEED, OPS, keep).run()
-        too_few = [kind for kind, (done, _) in counts.items() if not done and OPS >= 5000]
+        too_few = [kind for kind, (done, _) in counts.items() if not done and OPS >= 10_000]
         assert not too_few, f"HEKATE_SEED={SEED}: never succeeded: {too_few}"
     finally:
         os.chdir("/")

@@ -1,0 +1,143 @@
+"""What mounts answer from memory: never what was before, and at whose cost."""
+
+import errno
+import os
+import signal
+import threading
+import time
+
+from harness import equal, raises, write
+
+ROUNDS = int(os.environ.get("COHERENCE_ROUNDS", "150"))
+
+
+def two_mounts(store):
+    """-> two mounts of one volume."""
+    return store.up(), store.mount("other")
+
+
+def ops(store, name):
+    """How often the server has executed an op of clients."""
+    return store.status()["ops"].get(name, {}).get("count", 0)
+
+
+def test_two_mounts_never_show_what_was_before(store):
+    one, two = two_mounts(store)
+    os.mkdir(f"{one}/d")
+    for number in range(ROUNDS):
+        here, there = ((one, two), (two, one))[number % 2]
+        name = f"n{number % 7}"
+        raises(errno.ENOENT, os.stat, f"{there}/d/{name}")
+        write(f"{here}/d/{name}", b"x" * (number + 1))
+        equal(os.stat(f"{there}/d/{name}").st_size, number + 1, "a size")
+        os.chmod(f"{there}/d/{name}", 0o600 + number % 8)
+        equal(os.stat(f"{here}/d/{name}").st_mode & 0o777, 0o600 + number % 8, "a mode")
+        os.utime(f"{here}/d/{name}", ns=(number, number))
+        equal(os.stat(f"{there}/d/{name}").st_mtime_ns, number, "a time")
+        os.link(f"{there}/d/{name}", f"{there}/d/more")
+        equal(os.stat(f"{here}/d/{name}").st_nlink, 2, "links")
+        os.rename(f"{here}/d/more", f"{here}/d/{name}-moved")
+        raises(errno.ENOENT, os.stat, f"{there}/d/more")
+        equal(os.stat(f"{there}/d/{name}-moved").st_nlink, 2, "links of the moved name")
+        with open(f"{there}/d/{name}", "ab") as file:
+            file.write(b"yy")
+        equal(os.stat(f"{here}/d/{name}-moved").st_size, number + 3, "a size after an append")
+        before = os.stat(f"{there}/d").st_mtime_ns
+        os.unlink(f"{here}/d/{name}-moved")
+        assert os.stat(f"{there}/d").st_mtime_ns > before, "the directory's time did not move"
+        equal(os.stat(f"{there}/d/{name}").st_nlink, 1, "links after a removal")
+        os.setxattr(f"{there}/d/{name}", "user.a", b"1")
+        equal(os.getxattr(f"{here}/d/{name}", "user.a"), b"1", "an attribute")
+        os.unlink(f"{there}/d/{name}")
+        raises(errno.ENOENT, os.stat, f"{here}/d/{name}")
+    os.mkdir(f"{one}/d/sub")
+    equal(os.stat(f"{two}/d").st_nlink, 3, "links of a directory")
+    os.rmdir(f"{two}/d/sub")
+    raises(errno.ENOENT, os.stat, f"{one}/d/sub")
+
+
+def test_names_and_attributes_are_asked_for_once(store):
+    one, two = two_mounts(store)
+    os.mkdir(f"{one}/d")
+    for number in range(50):
+        write(f"{one}/d/{number}", b"1")
+
+    def look():
+        for number in range(50):
+            os.stat(f"{two}/d/{number}")
+            raises(errno.ENOENT, os.stat, f"{two}/d/no-{number}")
+            raises(errno.ENODATA, os.getxattr, f"{two}/d/{number}", "user.a")
+
+    # What was changed a moment ago is not pledged.
+    time.sleep(1.1)
+    look()
+    names = ("lookup", "getattr", "getxattr")
+    before = {name: ops(store, name) for name in names}
+    for _ in range(20):
+        look()
+    asked = {name: ops(store, name) - before[name] for name in names}
+    assert sum(asked.values()) < 100, f"3,000 look-ups and more asked the server: {asked}"
+
+
+def hang(pid):
+    """Stops a process, and lets it go on in the end."""
+    os.kill(pid, signal.SIGSTOP)
+    return lambda: os.kill(pid, signal.SIGCONT)
+
+
+def test_a_client_that_hangs_delays_others_by_six_seconds_at_most(store):
+    one, two = two_mounts(store)
+    write(f"{one}/f", b"1")
+    time.sleep(1.1)
+    os.stat(f"{two}/f")
+    go_on = hang(store.mount_pids["other"])
+    try:
+        told = []
+
+        def poll():
+            while not told and time.monotonic() < end:
+                slow = store.status()["slow_clients"]
+                told.extend(client for client in slow if client["seconds"] >= 1)
+                time.sleep(0.2)
+
+        begun = time.monotonic()
+        end = begun + 8
+        watcher = threading.Thread(target=poll)
+        watcher.start()
+        os.chmod(f"{one}/f", 0o600)
+        took = time.monotonic() - begun
+        watcher.join()
+        assert 4 < took < 8, f"a change took {took:.1f} s"
+        assert told and told[0]["volume"] == "v", f"status does not name who is waited for: {told}"
+        begun = time.monotonic()
+        os.chmod(f"{one}/f", 0o604)
+        assert time.monotonic() - begun < 1, "the next change waited again"
+    finally:
+        go_on()
+    equal(os.stat(f"{two}/f").st_mode & 0o777, 0o604, "the mode at who slept")
+
+
+def test_a_dead_client_delays_nobody_longer(store):
+    one, two = two_mounts(store)
+    write(f"{one}/f", b"1")
+    time.sleep(1.1)
+    os.stat(f"{two}/f")
+    store.kill_mount("other")
+    begun = time.monotonic()
+    os.chmod(f"{one}/f", 0o600)
+    assert time.monotonic() - begun < 8
+
+
+def test_after_a_restart_of_the_server_changes_go_on_at_once(store):
+    one, two = two_mounts(store)
+    write(f"{one}/f", b"1")
+    time.sleep(1.1)
+    for round_ in range(3):
+        os.stat(f"{two}/f")
+        store.kill_server()
+        store.serve()
+        begun = time.monotonic()
+        os.chmod(f"{one}/f", 0o600 + round_)
+        took = time.monotonic() - begun
+        assert took < 4, f"a change took {took:.1f} s though both mounts live"
+        equal(os.stat(f"{two}/f").st_mode & 0o777, 0o600 + round_, "the mode")
