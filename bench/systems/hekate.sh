@@ -1,12 +1,13 @@
 #!/bin/bash
 # Hekate on one host.   hekate.sh up|remount|down|dir|info|trace     (variant from $GV)
 #   GV = r2 | r3 | r1, with -cacheN for `mount --cache N`, e.g. r2-cache1; -own-cacheN: mounted by the server (`serve --mount`);
+#        -asked: without pledges (`-o nopledges`);
 #        -two-cacheN: two server processes with a brick each, over TCP.  Bricks: XFS on loop devices (direct I/O), as the peers'.
 # `up` traces one O_SYNC write and one fsync, and fails unless every replica's disk was synced before the reply.
 . $(dirname $(readlink -f $0))/common.sh
 GV=${GV:-r2}; D=$MNT/hekate; S=$PP/run/hekate; H=${HEKATE:-$(readlink -f $(dirname $(readlink -f $0))/../../target/release/hekate)}
 case $GV in r1*) N=1;; r3*) N=3;; *) N=2;; esac
-case $GV in *cache*) C=${GV##*cache}; OPT="--cache $C";; *) OPT="";; esac
+case $GV in *cache*) C=${GV##*cache}; OPT="--cache $C";; *asked*) OPT="-o nopledges";; *) OPT="";; esac
 [ -x $H ] || die "no $H: cargo build --release -p hekate --features measuring"
 h() { $H --state $S "$@" || die "hekate $*"; }
 case $GV in *own*) OWN="--mount pv:$D${OPT:+:cache=${OPT#--cache }}";; *) OWN="";; esac
