@@ -4,18 +4,14 @@ BENCH_SYS ?= hekate:r2,gluster:r2,ptll
 BENCH_W   ?= abcdefgh
 REPS      ?= 3
 ONCE      ?=
-SERVERS   ?= 1
 QUICK     ?=
+SERVERS   ?= 1
 MINUTES   ?= 60
-# Cargo compiles a crate again for each set of features, also of what it depends on: so all that `make test` compiles is of
-# the whole workspace, whose members choose the same features each time. Lints are of both forms of the code that has the
-# modes which only measurements use (feature `measuring`), and of the program with and without its defaults.
-LINT       = cargo clippy --workspace --all-targets
-# With these packages their dependencies have the features that they have in the whole workspace.
-RAW        = -p hekate-replica -p hekate-server -p hekate -p hekate-fuzz-targets -p hekate-gateway-s3
-# Built as cargo test has built its parts, with their code for tests: a build in release would take as long as many tests.
-DEBUG      = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
-TESTED     = HEKATE=$(DEBUG)/hekate
+# The crates with code for the modes that only measurements use, and the feature that they are built with.
+MEASURING  = -p hekate -p hekate-replica -p hekate-server -p hekate-translators --features hekate/measuring
+
+# Built as cargo test has built its parts: a build in release would take as long as many tests.
+TESTED     = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/hekate
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-stop test check fix fuzz bench bench-setup mutants soak soak-setup deny deb
@@ -33,20 +29,21 @@ demo-stop: ## stop what make demo left running
 test: ## everything that CI runs
 	scripts/setup.sh test
 	cargo fmt --all --check
-	$(LINT) --features hekate/measuring -- -D warnings
-	$(LINT) --no-default-features -- -D warnings
-	PROPTEST_RNG_SEED=1 RUST_TEST_THREADS=$$((2 * $$(nproc))) cargo test --workspace
-	cargo test $(RAW) --features hekate-server/measuring --lib raw
-	cargo build --workspace --tests --bin hekate --bin check-history
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p hekate --no-default-features --all-targets -- -D warnings
+	cargo clippy $(MEASURING) --all-targets -- -D warnings
+	PROPTEST_RNG_SEED=1 cargo test --workspace
+	cargo test -p hekate-replica -p hekate-server --features hekate-server/measuring --lib raw
 	/usr/bin/python3 -m pytest -q -n 2 -c python/pytest.ini python/tests python/examples
-	$(TESTED) CHECK_HISTORY=$(DEBUG)/check-history tests/e2e/run.sh
-	$(TESTED) $(MAKE) demo ONCE=1 QUICK=1
-	$(TESTED) $(MAKE) demo ONCE=1 QUICK=1 SERVERS=3
+	cargo build -p hekate
+	HEKATE=$(TESTED) tests/e2e/run.sh
+	HEKATE=$(TESTED) $(MAKE) demo ONCE=1 QUICK=1
+	HEKATE=$(TESTED) $(MAKE) demo ONCE=1 QUICK=1 SERVERS=3
 
 check: ## format, lints, tidy, and that the fuzzing corpus is the encoders'; writes nothing
 	cargo fmt --all --check
-	$(LINT) --features hekate/measuring -- -D warnings
-	$(LINT) --no-default-features -- -D warnings
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy $(MEASURING) --all-targets -- -D warnings
 	cargo xtask tidy
 	cargo test -q -p hekate-fuzz-targets --test stable the_corpus
 

@@ -33,13 +33,13 @@ impl Touched {
         Self { names: vec![at.clone()], inodes: vec![dir], leading: vec![at], ..Self::default() }
     }
 
-    /// Adds the inodes that names lead to, as far as they are known.
+    /// Adds the inodes that names lead to, as far as they are known. Another client may have changed that by the time
+    /// the op is executed, so others may be meant.
     pub fn resolve(&mut self, cache: &Cache) {
         for (dir, name) in std::mem::take(&mut self.leading) {
-            match cache.name(dir, &name) {
-                Some(Some((inode, _))) => self.inodes.push(inode),
-                Some(None) => {}
-                None => self.any_file = true,
+            self.any_file = true;
+            if let Some(Some((inode, _))) = cache.name(dir, &name) {
+                self.inodes.push(inode);
             }
         }
         self.any_directory &= self.any_file;
