@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-FILES = ["ids.rs", "attr.rs", "lock.rs", "error.rs", "reply.rs", "op.rs"]
+FILES = ["ids.rs", "attr.rs", "lock.rs", "pledge.rs", "error.rs", "reply.rs", "op.rs"]
 # Types with an encoding of their own in crates/proto/src/ids.rs, encoded as this integer.
 BY_HAND = {"InodeId": "u128", "DataId": "u128", "BrickId": "u128"}
 INTEGERS = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "u128": 16, "i64": 8}
@@ -132,6 +132,7 @@ class Vocabulary:
 INNER_OPS = {
     "list-part", "stub", "restore-locks", "spill", "read-shard", "write-shard", "wrote", "sync", "allocate-shard",
     "seek-shard", "next-shard", "copy-shard", "fast-write", "raw-write", "empty-shards", "heartbeat", "end-session",
+    "return-pledges", "renew-pledges",
 }  # fmt: skip
 REPLIES = {
     "Done", "Node", "List", "Bytes", "Names", "FileData", "Found", "Copied", "Space", "Lock", "Cancelled", "Waiting",
