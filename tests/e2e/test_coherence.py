@@ -56,6 +56,25 @@ def test_two_mounts_never_show_what_was_before(store):
     raises(errno.ENOENT, os.stat, f"{one}/d/sub")
 
 
+def test_the_root_shows_what_another_mount_changes_in_it(store):
+    one, two = two_mounts(store)
+    for number in range(20):
+        before = os.stat(two).st_mtime_ns
+        equal(os.stat(two).st_mtime_ns, before, "a time that nobody has changed")
+        write(f"{one}/{number}", b"")
+        assert os.stat(two).st_mtime_ns > before, "the root's time did not move"
+        os.chmod(one, 0o700 + number % 8)
+        equal(os.stat(two).st_mode & 0o777, 0o700 + number % 8, "the root's mode")
+        time.sleep(0.1)
+    # What changes often is not pledged.
+    time.sleep(1.1)
+    for number in range(3):
+        os.stat(two)
+        os.chmod(one, 0o750 + number)
+        equal(os.stat(two).st_mode & 0o777, 0o750 + number, "the root's mode after a while")
+        time.sleep(1.1)
+
+
 def test_names_and_attributes_are_asked_for_once(store):
     one, two = two_mounts(store)
     os.mkdir(f"{one}/d")

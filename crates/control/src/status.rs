@@ -240,7 +240,7 @@ pub struct MappedFile {
 pub struct SlowClient {
     /// Its session.
     pub session: SessionId,
-    /// Who it is.
+    /// The name in its certificate, or the user whose process it is.
     pub client: String,
     /// The volume's name.
     pub volume: Option<String>,

@@ -123,7 +123,9 @@ impl Filesystem {
             return Duration::ZERO;
         }
         // Noted before it is asked again: a recall that comes meanwhile is then passed on to the kernel.
-        self.nodes.note_passed(attr.id.number());
+        if !self.nodes.note_passed(attr.id.number()) {
+            return Duration::ZERO;
+        }
         pledges.validity(attr)
     }
 

@@ -14,7 +14,7 @@ use crate::removed_directory::{LastAttributes, RemovedDirectory};
 use hekate_proto::{Attr, InodeId, NodeKind, ROOT};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Parts of the table, each with its own lock.
@@ -39,6 +39,8 @@ pub(crate) struct Nodes {
     directories: [Mutex<HashMap<u64, Directory>>; SHARDS],
     /// Opens and holds of all nodes.
     open: AtomicUsize,
+    /// As [`Node::passed_at`], of the root, which is in no part.
+    root_passed_at: AtomicU32,
     /// True if nodes that the kernel has forgotten are kept, for file handles.
     keeps_all: bool,
     /// Origin of the times in [`Node::no_xattrs_until`].
@@ -48,7 +50,8 @@ pub(crate) struct Nodes {
 impl Default for Nodes {
     fn default() -> Self {
         let (shards, directories) = Default::default();
-        Self { shards, directories, open: AtomicUsize::new(0), keeps_all: false, made: Instant::now() }
+        let (open, root_passed_at) = Default::default();
+        Self { shards, directories, open, root_passed_at, keeps_all: false, made: Instant::now() }
     }
 }
 
@@ -118,30 +121,52 @@ impl Nodes {
         known.set_no_xattrs(until);
     }
 
-    /// Notes that the kernel is about to be given attributes that it may use without a request.
-    pub(crate) fn note_passed(&self, node: u64) {
+    /// Notes that the kernel is about to be given attributes that it may use without a request. False for a node that it
+    /// does not know.
+    pub(crate) fn note_passed(&self, node: u64) -> bool {
+        let now = (self.made.elapsed().as_millis() as u32).max(1);
+        if node == ROOT_NODE {
+            self.root_passed_at.store(now, Ordering::SeqCst);
+            return true;
+        }
+        let mut shard = self.shard(node).lock();
+        let known = shard.get_mut(&node).filter(|known| known.lookups > 0);
+        known.map(|known| known.passed_at = now).is_some()
+    }
+
+    /// When the kernel was given such attributes, if it may still have them.
+    pub(crate) fn passed_at(&self, node: u64) -> Option<u32> {
+        let passed_at = match node {
+            ROOT_NODE => self.root_passed_at.load(Ordering::SeqCst),
+            _ => self.shard(node).lock().get(&node).filter(|known| known.lookups > 0)?.passed_at,
+        };
+        self.is_recent(passed_at).then_some(passed_at)
+    }
+
+    fn is_recent(&self, passed_at: u32) -> bool {
         let now = self.made.elapsed().as_millis() as u32;
-        if let Some(known) = self.shard(node).lock().get_mut(&node) {
-            known.passed_at = now.max(1);
+        passed_at != 0 && now.wrapping_sub(passed_at) <= PASSED_MS
+    }
+
+    /// The kernel has forgotten the attributes that it was given then.
+    pub(crate) fn note_forgotten(&self, node: u64, passed_at: u32) {
+        if node == ROOT_NODE {
+            let _ = self.root_passed_at.compare_exchange(passed_at, 0, Ordering::SeqCst, Ordering::SeqCst);
+        } else if let Some(known) = self.shard(node).lock().get_mut(&node)
+            && known.passed_at == passed_at
+        {
+            known.passed_at = 0;
         }
     }
 
-    /// True if the kernel may have such attributes.
-    pub(crate) fn is_passed(&self, node: u64) -> bool {
-        let now = self.made.elapsed().as_millis() as u32;
-        let may_have = |known: &Node| known.passed_at != 0 && now.wrapping_sub(known.passed_at) <= PASSED_MS;
-        self.shard(node).lock().get(&node).is_some_and(may_have)
-    }
-
-    /// The nodes of which it may have such attributes.
+    /// The nodes of which the kernel may have such attributes.
     pub(crate) fn passed(&self) -> Vec<u64> {
-        let now = self.made.elapsed().as_millis() as u32;
-        let may_have = |known: &Node| known.passed_at != 0 && now.wrapping_sub(known.passed_at) <= PASSED_MS;
         let of_part = |part: &Mutex<HashMap<u64, Node>>| {
             let part = part.lock();
-            part.iter().filter(|(_, known)| may_have(known)).map(|(node, _)| *node).collect::<Vec<_>>()
+            let passed = part.iter().filter(|(_, known)| self.is_recent(known.passed_at));
+            passed.map(|(node, _)| *node).collect::<Vec<_>>()
         };
-        self.shards.iter().flat_map(of_part).collect()
+        self.shards.iter().flat_map(of_part).chain([ROOT_NODE]).collect()
     }
 
     /// Notes how long an inode that the kernel knows can be taken to have no extended attributes.

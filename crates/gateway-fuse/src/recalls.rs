@@ -23,22 +23,30 @@ pub(crate) fn pass_on_recalls(session: &Arc<Session<Filesystem>>) {
 
 impl Watcher for Recalls {
     fn forget_attributes(&self, inodes: &[InodeId]) {
-        if let Some(session) = self.0.upgrade() {
-            inodes.iter().for_each(|inode| forget(&session, inode.number()));
+        let Some(session) = self.0.upgrade() else { return };
+        for node in inodes.iter().map(|inode| inode.number()) {
+            if let Some(passed_at) = forget(&session, node) {
+                // Nothing is pledged about it now, so nothing was passed on meanwhile.
+                session.handler().nodes().note_forgotten(node, passed_at);
+            }
         }
     }
 
     fn forget_all(&self) {
         if let Some(session) = self.0.upgrade() {
-            session.handler().nodes().passed().into_iter().for_each(|node| forget(&session, node));
+            session.handler().nodes().passed().into_iter().for_each(|node| _ = forget(&session, node));
         }
     }
 }
 
-fn forget(session: &Session<Filesystem>, node: u64) {
-    // A kernel that does not have the inode may be about to: a reply with it is on its way. Its attributes expire in any
-    // case.
-    while session.handler().nodes().is_passed(node) && !session.device().invalidate_attributes(node) {
+/// Has the kernel forget an inode's attributes. Returns when it was given them.
+fn forget(session: &Session<Filesystem>, node: u64) -> Option<u32> {
+    loop {
+        let passed_at = session.handler().nodes().passed_at(node)?;
+        if session.device().invalidate_attributes(node) {
+            return Some(passed_at);
+        }
+        // A kernel that does not have the inode may be about to: a reply with it is on its way.
         std::thread::sleep(RETRY_PAUSE);
     }
 }

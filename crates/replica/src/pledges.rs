@@ -1,5 +1,5 @@
 //! Pledges that the leader has given: before an answer changes that a session may repeat from its cache, the session is
-//! told, and has returned the pledge or lost it. `docs/coherence.md` is the document, with the rules P1 to P8.
+//! told, and has returned the pledge or lost it. `docs/coherence.md` is the document, with the rules P1 to P9.
 //!
 //! A pledge is about a name or the attributes of an inode. What a record changes says which pledges it concerns: its
 //! keys. A record is made only when no other session has one of them ([`Pledges::block`]), whatever the record is for.

@@ -10,7 +10,7 @@ pub(crate) mod touched;
 
 use crate::distribute::Distribute;
 use crate::replicate::Replicate;
-use cache::Cache;
+use cache::{Cache, Change, DoorForgets};
 use hekate_graph::{Context, Translator};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -100,35 +100,27 @@ impl Pledges {
         }
     }
 
-    /// Has the door forget attributes.
-    fn tell_watcher(&self, inodes: &[InodeId]) {
-        if let Some(watcher) = self.watcher.get().filter(|_| !inodes.is_empty()) {
-            watcher.forget_attributes(inodes);
+    fn tell_watcher(&self, forgets: &DoorForgets) {
+        match (self.watcher.get(), forgets) {
+            (Some(watcher), DoorForgets::All) => watcher.forget_all(),
+            (Some(watcher), DoorForgets::These(inodes)) => watcher.forget_attributes(inodes),
+            (None, _) => {}
         }
     }
 
-    fn begin_change(&self, touched: &Touched) {
-        let inodes = self.cache.lock().begin_change(touched);
-        self.tell_watcher(&inodes);
+    fn begin_change(&self, touched: &Touched) -> Change {
+        let (change, forgets) = self.cache.lock().begin_change(touched, boot_time());
+        self.tell_watcher(&forgets);
+        change
     }
 
-    /// `is_known`: the op was executed, or will never be.
-    fn end_change(&self, touched: &Touched, is_known: bool) {
-        self.cache.lock().end_change(touched, is_known, boot_time());
-    }
-
-    /// Takes a notification. Returns what is to be returned.
-    fn recalled(&self, notification: Notification) -> Option<VolumeOp> {
-        let Notification::Recall { partition, term, pledges } = notification else { return None };
+    /// Forgets what is recalled. Returns what is to be returned.
+    fn recalled(&self, partition: PartitionNumber, term: u64, pledges: Vec<Pledge>) -> VolumeOp {
         if !is_planted(Bug::RecallIgnored) {
-            self.cache.lock().drop_recalled(partition, &pledges);
+            let forgets = self.cache.lock().drop_recalled(partition, &pledges);
+            self.tell_watcher(&forgets);
         }
-        let attributes = pledges.iter().filter_map(|pledge| match &pledge.about {
-            Pledged::Attributes { inode } => Some(*inode),
-            Pledged::Name { .. } => None,
-        });
-        self.tell_watcher(&attributes.collect::<Vec<_>>());
-        Some(VolumeOp::Return { partition, term, pledges })
+        VolumeOp::Return { partition, term, pledges }
     }
 }
 
@@ -194,12 +186,11 @@ impl Pledges {
                 match notifications.next(due) {
                     Ok(None) => {}
                     Ok(Some(Notification::Recall { pledges, .. })) if pledges.is_empty() => renewed_at = None,
-                    Ok(Some(notification)) => {
-                        if let Some(op) = self.recalled(notification) {
-                            // One that is lost is recalled again.
-                            let _ = replicate.tell(server, op);
-                        }
+                    Ok(Some(Notification::Recall { partition, term, pledges })) => {
+                        // One that is lost is recalled again.
+                        let _ = replicate.tell(server, self.recalled(partition, term, pledges));
                     }
+                    Ok(Some(Notification::Answered { .. })) => {}
                     Err(_) => break,
                 }
             }
@@ -237,11 +228,11 @@ impl Translator for Pledging {
             return reply;
         }
         let touched = touched_by(&op, |inode| self.pledges.cache.lock().attributes(inode));
-        let Some(mut touched) = touched else { return self.next.handle(context, op) };
-        touched.resolve(&self.pledges.cache.lock());
-        self.pledges.begin_change(&touched);
+        let Some(touched) = touched else { return self.next.handle(context, op) };
+        let change = self.pledges.begin_change(&touched);
         let reply = self.next.handle(context, op);
-        self.pledges.end_change(&touched, reply.as_ref().err().is_none_or(is_final));
+        let is_known = reply.as_ref().err().is_none_or(is_final);
+        self.pledges.cache.lock().end_change(change, is_known, boot_time());
         reply
     }
 }

@@ -103,8 +103,8 @@ fn a_member_that_is_cut_off_delays_a_renewal_and_a_watch_by_seconds() {
     etcd.members[cut].signal("CONT");
 }
 
-/// The same while one of its disks is slow: a client gives a request 0.7 s, and twice as long after each without an
-/// answer; three that are given too little take 4.9 s, and the next one has its answer within 3 s.
+/// Longest pause of writes while a member's disk is slow. A client waits 0.7 s for the answer to a request, and twice as
+/// long after each that had none: three of these take 4.9 s, and the next one has its answer within 3 s.
 const SLOW_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Delays every `fdatasync` of a process while it exists.

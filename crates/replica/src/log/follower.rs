@@ -135,6 +135,7 @@ impl Follower {
             Event::Request { token, .. }
             | Event::Change { token, .. }
             | Event::ChangeNow { token, .. }
+            | Event::Accessed { token, .. }
             | Event::Sync { token, .. } => {
                 cx.out.answers.push((token, Err(Error::StaleView { epoch: cx.at.view.epoch })));
             }

@@ -1,6 +1,6 @@
 //! What a session remembers by its pledges. Pure: the time comes in.
 //!
-//! Invariants: what is remembered was pledged by a leader whose term is the partition's latest one that a heartbeat has
+//! Invariants: what is remembered was pledged by a leader whose term is the partition's latest one that a `Renew` has
 //! named, and is used only until the lease of that term is over. Nothing is remembered of what a recall or an op of this
 //! session has touched since the request was sent that the reply answers.
 
@@ -38,6 +38,10 @@ pub(crate) struct Cache {
     /// Replies to requests from before this moment are not taken.
     too_old: u64,
     changing: Changing,
+    /// What ops under way rely on.
+    relied: Vec<Relied>,
+    /// Number of own ops so far.
+    changes: u64,
     /// Ops whose outcome is unknown, until when.
     unknown: VecDeque<(Duration, Vec<Dropped>)>,
     hits: u64,
@@ -60,11 +64,51 @@ struct Known<T> {
     value: T,
 }
 
+impl<T> Known<T> {
+    /// True if it was pledged there, under this number or an earlier one.
+    fn is_of(&self, partition: PartitionNumber, number: u64) -> bool {
+        self.partition == partition && self.number <= number
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Dropped {
     About(Pledged),
+    /// The attributes of all files.
     AnyFile,
+    /// The attributes of all inodes.
     AnyInode,
+    Everything,
+}
+
+/// An op of this session changes the inode of a name, and which one that is was remembered. The leader changes it for
+/// this session without a recall. If the name leads elsewhere by then, the pledge on another inode ends: so nothing that
+/// it may be is answered from memory once the name is recalled.
+#[derive(Debug)]
+struct Relied {
+    /// The op.
+    op: u64,
+    name: (InodeId, Name),
+    /// The lease under which the name was remembered.
+    partition: PartitionNumber,
+    since: u64,
+    is_lost: bool,
+    /// What the inode may be then.
+    any: Dropped,
+}
+
+/// An own op under way.
+#[derive(Debug)]
+pub(crate) struct Change {
+    number: u64,
+    dropped: Vec<Dropped>,
+}
+
+/// What a door is to forget.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum DoorForgets {
+    These(Vec<InodeId>),
+    All,
 }
 
 /// What ops of this session are changing.
@@ -91,20 +135,8 @@ impl Dropped {
             Dropped::About(dropped) => dropped == about,
             Dropped::AnyFile => is_attributes && kind != Some(NodeKind::Directory),
             Dropped::AnyInode => is_attributes,
+            Dropped::Everything => true,
         }
-    }
-}
-
-impl Touched {
-    fn dropped(&self) -> Vec<Dropped> {
-        let names = self.names.iter().map(|(dir, name)| Pledged::Name { dir: *dir, name: name.clone() });
-        let inodes = self.inodes.iter().map(|inode| Pledged::Attributes { inode: *inode });
-        let any = match (self.any_file, self.any_directory) {
-            (true, true) => Some(Dropped::AnyInode),
-            (true, false) => Some(Dropped::AnyFile),
-            _ => None,
-        };
-        names.chain(inodes).map(Dropped::About).chain(any).collect()
     }
 }
 
@@ -118,12 +150,7 @@ impl Cache {
         self.leases.get(&partition).is_some_and(|lease| !is_over(lease))
     }
 
-    /// What is remembered of a name, whether or not it may be used.
-    pub fn name(&self, dir: InodeId, name: &Name) -> Option<Target> {
-        Some(self.names.get(&(dir, name.clone()))?.value)
-    }
-
-    /// The remembered attributes, whether or not they may be used.
+    /// The remembered attributes, also if the lease is over.
     pub fn attributes(&self, inode: InodeId) -> Option<Attr> {
         Some(self.attributes.get(&inode)?.value.clone())
     }
@@ -153,20 +180,34 @@ impl Cache {
     }
 
     fn node(&self, inode: InodeId, now: Duration) -> Option<Result<Reply>> {
+        let attr = self.valid_attributes(inode, now)?;
+        Some(Ok(Reply::Node { attr: attr.clone(), created: false }))
+    }
+
+    fn valid_attributes(&self, inode: InodeId, now: Duration) -> Option<&Attr> {
         let known = self.attributes.get(&inode).filter(|known| self.is_valid(known.partition, now))?;
-        Some(Ok(Reply::Node { attr: known.value.clone(), created: false }))
+        let about = Pledged::Attributes { inode };
+        let is_unsure =
+            |relied: &Relied| relied.any.covers(&about, Some(known.value.kind)) && self.is_lost(relied, now);
+        (!self.relied.iter().any(is_unsure)).then_some(&known.value)
+    }
+
+    fn is_lost(&self, relied: &Relied, now: Duration) -> bool {
+        let lease = self.leases.get(&relied.partition);
+        relied.is_lost || !lease.is_some_and(|lease| lease.since == relied.since && now < lease.until)
     }
 
     /// True if the attributes are pledged and say that the inode has no extended ones.
     fn has_no_xattrs(&self, inode: InodeId, now: Duration) -> bool {
-        let known = self.attributes.get(&inode).filter(|known| self.is_valid(known.partition, now));
-        known.is_some_and(|known| !known.value.has_xattrs)
+        self.valid_attributes(inode, now).is_some_and(|attr| !attr.has_xattrs)
     }
 
     /// How long these attributes are pledged.
     pub fn validity(&self, attr: &Attr, now: Duration) -> Duration {
-        let known = self.attributes.get(&attr.id).filter(|known| known.value == *attr);
-        let lease = known.and_then(|known| self.leases.get(&known.partition));
+        if self.valid_attributes(attr.id, now) != Some(attr) {
+            return Duration::ZERO;
+        }
+        let lease = self.attributes.get(&attr.id).and_then(|known| self.leases.get(&known.partition));
         lease.map_or(Duration::ZERO, |lease| lease.until.saturating_sub(now))
     }
 
@@ -267,26 +308,39 @@ impl Cache {
         !is_dropped && !is_changing && !is_unknown
     }
 
-    /// Drops recalled pledges.
-    pub fn drop_recalled(&mut self, partition: PartitionNumber, pledges: &[Pledge]) {
+    /// Drops recalled pledges. Returns what a door is to forget.
+    pub fn drop_recalled(&mut self, partition: PartitionNumber, pledges: &[Pledge]) -> DoorForgets {
+        let (mut inodes, mut loses) = (Vec::new(), false);
         for Pledge { about, number } in pledges {
             match about {
                 Pledged::Name { dir, name } => {
                     let key = (*dir, name.clone());
-                    if self.names.get(&key).is_some_and(|known| known.partition == partition && known.number <= *number)
-                    {
+                    if self.names.get(&key).is_some_and(|known| known.is_of(partition, *number)) {
                         self.names.remove(&key);
                     }
+                    loses |= self.lose(&key);
                 }
                 Pledged::Attributes { inode } => {
-                    let is_it = |known: &Known<Attr>| known.partition == partition && known.number <= *number;
-                    if self.attributes.get(inode).is_some_and(is_it) {
+                    // One that was given since is about the same attributes.
+                    if self.attributes.get(inode).is_none_or(|known| known.is_of(partition, *number)) {
                         self.attributes.remove(inode);
+                        inodes.push(*inode);
                     }
                 }
             }
             self.note_dropped(Dropped::About(about.clone()));
         }
+        if loses { DoorForgets::All } else { DoorForgets::These(inodes) }
+    }
+
+    /// A name changes that ops under way rely on. Returns true if there are any.
+    fn lose(&mut self, name: &(InodeId, Name)) -> bool {
+        let mut loses = false;
+        for relied in self.relied.iter_mut().filter(|relied| relied.name == *name) {
+            relied.is_lost = true;
+            loses = true;
+        }
+        loses
     }
 
     fn note_dropped(&mut self, dropped: Dropped) {
@@ -299,29 +353,64 @@ impl Cache {
         }
     }
 
-    /// An op of this session is about to be sent. Returns the inodes whose attributes a door is to forget.
-    pub fn begin_change(&mut self, touched: &Touched) -> Vec<InodeId> {
-        let dropped = touched.dropped();
+    /// An op of this session is about to be sent.
+    pub fn begin_change(&mut self, touched: &Touched, now: Duration) -> (Change, DoorForgets) {
+        self.changes += 1;
+        let number = self.changes;
+        let any = if touched.leads_to_directories { Dropped::AnyInode } else { Dropped::AnyFile };
+        let mut inodes = touched.inodes.clone();
+        let mut dropped: Vec<Dropped> = touched.any_file.then_some(Dropped::AnyFile).into_iter().collect();
+        let mut relied = Vec::new();
+        for name in &touched.leading {
+            let known = self.names.get(name).filter(|known| self.is_valid(known.partition, now));
+            let lease = known.and_then(|known| self.leases.get(&known.partition));
+            match known.zip(lease) {
+                Some((known, lease)) => {
+                    inodes.extend(known.value.map(|(inode, _)| inode));
+                    let (name, partition, any) = (name.clone(), known.partition, any.clone());
+                    relied.push(Relied { op: number, name, partition, since: lease.since, is_lost: false, any });
+                }
+                None => dropped.push(any.clone()),
+            }
+        }
+        let mut tells_all = !dropped.is_empty();
+        for name in &touched.names {
+            tells_all |= self.lose(name);
+        }
+        self.relied.extend(relied);
+        inodes.sort_unstable();
+        inodes.dedup();
+        dropped.extend(touched.names.iter().map(|(dir, name)| about_name(*dir, name)));
+        dropped.extend(inodes.iter().map(|inode| Dropped::About(Pledged::Attributes { inode: *inode })));
         if !is_planted(Bug::OwnChangeKeepsPledges) {
             self.forget(&dropped);
         }
-        self.changing.0.extend(dropped);
-        let mut inodes = touched.inodes.clone();
-        inodes.sort_unstable();
-        inodes.dedup();
-        inodes
+        self.changing.0.extend(dropped.iter().cloned());
+        (Change { number, dropped }, if tells_all { DoorForgets::All } else { DoorForgets::These(inodes) })
     }
 
-    /// The op has ended.
-    pub fn end_change(&mut self, touched: &Touched, is_known: bool, now: Duration) {
-        let dropped = touched.dropped();
+    /// The op has ended. `is_known`: it was executed, or will never be.
+    pub fn end_change(&mut self, change: Change, is_known: bool, now: Duration) {
+        let Change { number, mut dropped } = change;
         dropped.iter().for_each(|one| self.changing.remove(one));
+        let relied: Vec<Relied> = self.relied.extract_if(.., |relied| relied.op == number).collect();
+        let lost: Vec<Dropped> = relied
+            .into_iter()
+            .filter(|relied| !is_known || self.is_lost(relied, now))
+            .map(|relied| relied.any)
+            .collect();
+        self.forget(&lost);
+        dropped.extend(lost);
         // Replies to requests that were sent while the op was under way may be older than what it did.
         dropped.iter().for_each(|one| self.note_dropped(one.clone()));
         if !is_known {
-            let all = if self.unknown.len() < UNKNOWN_MAX { dropped } else { vec![Dropped::AnyInode] };
-            self.forget(&all);
-            self.unknown.push_back((now + UNKNOWN_OUTCOME, all));
+            self.forget(&dropped);
+            if self.unknown.len() >= UNKNOWN_MAX {
+                self.unknown.pop_back();
+                dropped = vec![Dropped::Everything];
+                self.forget(&dropped);
+            }
+            self.unknown.push_back((now + UNKNOWN_OUTCOME, dropped));
         }
         while self.unknown.front().is_some_and(|(until, _)| *until <= now) {
             self.unknown.pop_front();
@@ -335,6 +424,10 @@ impl Cache {
                 Dropped::About(Pledged::Attributes { inode }) => self.attributes.remove(inode),
                 Dropped::AnyFile => self.attributes.retain(|_, known| known.value.kind == NodeKind::Directory),
                 Dropped::AnyInode => self.attributes.clear(),
+                Dropped::Everything => {
+                    self.names.clear();
+                    self.attributes.clear();
+                }
             }
         }
     }
@@ -384,6 +477,10 @@ impl Cache {
         terms.sort_unstable();
         terms
     }
+}
+
+fn about_name(dir: InodeId, name: &Name) -> Dropped {
+    Dropped::About(Pledged::Name { dir, name: name.clone() })
 }
 
 /// A map of bounded size: when the newer generation is full, it becomes the older one, and that one is forgotten.

@@ -1,7 +1,6 @@
 //! What an op of this session may change: of that the session has no pledge while the op is under way, since its leader
 //! tells other sessions only.
 
-use super::cache::Cache;
 use hekate_proto::*;
 use hekate_threads::time_of_day;
 use std::time::UNIX_EPOCH;
@@ -15,11 +14,11 @@ pub(crate) struct Touched {
     pub names: Vec<(InodeId, Name)>,
     pub inodes: Vec<InodeId>,
     /// Names whose inodes change too.
-    leading: Vec<(InodeId, Name)>,
-    /// The inode of a name is not known: it may be that of any file.
+    pub leading: Vec<(InodeId, Name)>,
+    /// Any file may change.
     pub any_file: bool,
-    /// As `any_file`, and of any directory.
-    pub any_directory: bool,
+    /// Inodes of `leading` may be directories.
+    pub leads_to_directories: bool,
 }
 
 impl Touched {
@@ -31,18 +30,6 @@ impl Touched {
     fn name(dir: InodeId, name: &Name) -> Self {
         let at = (dir, name.clone());
         Self { names: vec![at.clone()], inodes: vec![dir], leading: vec![at], ..Self::default() }
-    }
-
-    /// Adds the inodes that names lead to, as far as they are known. Another client may have changed that by the time
-    /// the op is executed, so others may be meant.
-    pub fn resolve(&mut self, cache: &Cache) {
-        for (dir, name) in std::mem::take(&mut self.leading) {
-            self.any_file = true;
-            if let Some(Some((inode, _))) = cache.name(dir, &name) {
-                self.inodes.push(inode);
-            }
-        }
-        self.any_directory &= self.any_file;
     }
 }
 
@@ -91,7 +78,7 @@ fn named(op: &NameOp, read: impl Fn(InodeId) -> Option<Touched>) -> Option<Touch
             touched
         }
         NameOp::Rmdir { dir, name } | NameOp::RemovePrefix { dir, name } => {
-            Touched { any_directory: true, ..Touched::name(*dir, name) }
+            Touched { leads_to_directories: true, ..Touched::name(*dir, name) }
         }
         NameOp::Rename { dir, name, to_dir, to_name, open_here, .. } => {
             let (from, to) = ((*dir, name.clone()), (*to_dir, to_name.clone()));
@@ -102,7 +89,7 @@ fn named(op: &NameOp, read: impl Fn(InodeId) -> Option<Touched>) -> Option<Touch
                 inodes,
                 leading: vec![from, to],
                 any_file: false,
-                any_directory: true,
+                leads_to_directories: true,
             }
         }
         NameOp::Put { dir, name, alternate, source, .. } => {

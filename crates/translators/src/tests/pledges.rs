@@ -2,8 +2,8 @@
 
 use super::scripted_servers::ScriptedServers;
 use super::support::*;
-use crate::pledges::cache::Cache;
-use crate::pledges::touched::{Touched, touched_by};
+use crate::pledges::cache::{Cache, Change, DoorForgets};
+use crate::pledges::touched::touched_by;
 use crate::{Distribute, Pledging, Replicate, Watcher};
 use hekate_graph::{Context, Translator};
 use hekate_proto::*;
@@ -56,10 +56,9 @@ fn is_known(cache: &mut Cache, op: &Op, now: Duration) -> bool {
     cache.answer(op, now).is_some()
 }
 
-fn touched(cache: &Cache, op: &Op) -> Touched {
-    let mut touched = touched_by(op, |inode| cache.attributes(inode)).unwrap();
-    touched.resolve(cache);
-    touched
+fn begin(cache: &mut Cache, op: &Op, now: Duration) -> (Change, DoorForgets) {
+    let touched = touched_by(op, |inode| cache.attributes(inode)).unwrap();
+    cache.begin_change(&touched, now)
 }
 
 #[test]
@@ -134,13 +133,13 @@ fn nothing_is_remembered_of_what_an_own_op_is_changing() {
     let mut cache = leased();
     take(&mut cache, "a", START);
     let asked = cache.ask(&lookup("a")).unwrap();
-    let change = touched(&cache, &unlink("a"));
-    assert_eq!(cache.begin_change(&change), [DIR, FILE], "doors forget the directory and the file");
+    let (change, forgets) = begin(&mut cache, &unlink("a"), START);
+    assert_eq!(forgets, DoorForgets::These(vec![DIR, FILE]));
     assert!(!is_known(&mut cache, &lookup("a"), START) && !is_known(&mut cache, &get_attr(FILE), START));
     assert_eq!(cache.ask(&lookup("a")), None, "no pledge is asked for");
     cache.take(asked, &lookup("a"), &found(), &both(), START);
     assert!(!is_known(&mut cache, &lookup("a"), START), "asked before, answered meanwhile");
-    cache.end_change(&change, true, START);
+    cache.end_change(change, true, START);
     cache.take(asked, &lookup("a"), &found(), &both(), START);
     assert!(!is_known(&mut cache, &lookup("a"), START), "asked before, answered after");
     take(&mut cache, "a", START);
@@ -155,29 +154,80 @@ fn the_removal_of_an_unknown_name_ends_the_attributes_of_all_files() {
     let asked = cache.ask(&get_attr(DIR)).unwrap();
     cache.take(asked, &get_attr(DIR), &directory, &[given(3, GivenFor::Attributes)], START);
     let other = Op::Name { op: NameOp::Unlink { dir: inode(0, 99), name: name("b"), open_here: None } };
-    let change = touched(&cache, &other);
-    cache.begin_change(&change);
+    let (change, forgets) = begin(&mut cache, &other, START);
+    assert_eq!(forgets, DoorForgets::All);
     assert!(!is_known(&mut cache, &get_attr(FILE), START));
     assert!(is_known(&mut cache, &get_attr(DIR), START), "no file");
-    cache.end_change(&change, true, START);
+    cache.end_change(change, true, START);
     take(&mut cache, "a", START);
     assert!(is_known(&mut cache, &get_attr(FILE), START));
+}
+
+/// A cache that remembers another file, whose name it does not.
+fn with_another_file() -> (Cache, InodeId) {
+    let (mut cache, other) = (leased(), inode(1, 8));
+    cache.renew(START, START, &[(PartitionNumber(1), TERM)]);
+    take(&mut cache, "a", START);
+    let found = Found::Node { attr: Box::new(attr(other, NodeKind::File)) };
+    let pledge = GivenPledges { partition: PartitionNumber(1), ..given(7, GivenFor::Attributes) };
+    let asked = cache.ask(&get_attr(other)).unwrap();
+    cache.take(asked, &get_attr(other), &found, &[pledge], START);
+    (cache, other)
+}
+
+#[test]
+fn a_name_that_is_recalled_while_an_own_op_changes_its_inode_may_lead_to_any_file() {
+    let (mut cache, other) = with_another_file();
+    let (change, _) = begin(&mut cache, &unlink("a"), START);
+    assert!(is_known(&mut cache, &get_attr(other), START), "the name leads to another file");
+    let about = Pledged::Name { dir: DIR, name: name("a") };
+    assert_eq!(cache.drop_recalled(PARTITION, &[Pledge { about, number: 1 }]), DoorForgets::All);
+    assert!(!is_known(&mut cache, &get_attr(other), START), "another client may rename it there now");
+    assert_eq!(cache.validity(&attr(other, NodeKind::File), START), Duration::ZERO);
+    cache.end_change(change, true, START);
+    assert!(!is_known(&mut cache, &get_attr(other), START), "it was removed perhaps");
+}
+
+#[test]
+fn a_name_whose_lease_ends_while_an_own_op_changes_its_inode_may_lead_to_any_file() {
+    let (mut cache, other) = with_another_file();
+    let (change, _) = begin(&mut cache, &unlink("a"), START);
+    let later = START + PLEDGE_LEASE - MOMENT;
+    cache.renew(later, later, &[(PartitionNumber(1), TERM)]);
+    assert!(is_known(&mut cache, &get_attr(other), later));
+    assert!(!is_known(&mut cache, &get_attr(other), later + MOMENT));
+    cache.end_change(change, true, later + MOMENT);
+    assert!(!is_known(&mut cache, &get_attr(other), later + MOMENT));
+}
+
+#[test]
+fn a_name_that_two_own_ops_change_may_lead_to_any_file() {
+    let (mut cache, other) = with_another_file();
+    let (first, _) = begin(&mut cache, &unlink("a"), START);
+    let (second, forgets) = begin(&mut cache, &unlink("a"), START);
+    assert_eq!(forgets, DoorForgets::All);
+    cache.end_change(second, true, START);
+    let asked = cache.ask(&get_attr(other)).unwrap();
+    let found = Found::Node { attr: Box::new(attr(other, NodeKind::File)) };
+    let pledge = GivenPledges { partition: PartitionNumber(1), ..given(8, GivenFor::Attributes) };
+    cache.take(asked, &get_attr(other), &found, &[pledge], START);
+    assert!(!is_known(&mut cache, &get_attr(other), START), "the first one may still remove it");
+    cache.end_change(first, true, START);
+    assert!(!is_known(&mut cache, &get_attr(other), START));
 }
 
 #[test]
 fn what_an_op_without_an_answer_may_change_is_not_remembered_for_long() {
     let mut cache = leased();
     take(&mut cache, "a", START);
-    let change = touched(&cache, &chmod(FILE));
-    cache.begin_change(&change);
-    cache.end_change(&change, false, START);
+    let (change, _) = begin(&mut cache, &chmod(FILE), START);
+    cache.end_change(change, false, START);
     take(&mut cache, "a", START);
     assert!(!is_known(&mut cache, &get_attr(FILE), START));
     let later = START + Duration::from_secs(601);
     cache.renew(later, later, &[(PARTITION, TERM)]);
-    let other = touched(&cache, &chmod(DIR));
-    cache.begin_change(&other);
-    cache.end_change(&other, true, later);
+    let (other, _) = begin(&mut cache, &chmod(DIR), later);
+    cache.end_change(other, true, later);
     take(&mut cache, "a", later);
     assert!(is_known(&mut cache, &get_attr(FILE), later));
 }
@@ -192,9 +242,10 @@ fn entries_of_a_list_are_remembered_but_those_that_are_left_out() {
     let asked = cache.ask(&list).unwrap();
     let pledges = [given(10, GivenFor::Entries { except: vec![1, 2, 5] })];
     cache.take(asked, &list, &Found::List { entries, end: true }, &pledges, START);
-    assert!(!is_known(&mut cache, &lookup("a"), START) && cache.name(DIR, &name("a")).is_some());
-    assert!(is_known(&mut cache, &get_attr(inode(0, 12)), START) && cache.name(DIR, &name("b")).is_none());
-    assert_eq!(cache.name(DIR, &name("c")), Some(Some((FILE, NodeKind::File))));
+    assert!(
+        !is_known(&mut cache, &get_attr(inode(0, 11)), START) && is_known(&mut cache, &get_attr(inode(0, 12)), START)
+    );
+    assert_eq!(cache.counts().0, 2, "the names of the first and the last");
     let about = Pledged::Attributes { inode: inode(0, 12) };
     cache.drop_recalled(PARTITION, &[Pledge { about: about.clone(), number: 12 }]);
     assert!(is_known(&mut cache, &get_attr(inode(0, 12)), START), "its number is 13");
