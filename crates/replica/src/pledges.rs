@@ -451,7 +451,10 @@ impl Recalls {
 fn about_of(change: &Change) -> Option<About> {
     let (Change::Put { key, .. } | Change::Delete { key }) = change else { return None };
     let id = || key.id().map(InodeId::from_bits);
+    let is_put = matches!(change, Change::Put { .. });
     let about = match key.kind()? {
+        // While a rename holds its old name, the new one may be seen already.
+        Kind::Hold if is_put => Pledged::Name { dir: id()?, name: Name::new(key.rest()).ok()? },
         Kind::Name => Pledged::Name { dir: id()?, name: Name::new(key.rest()).ok()? },
         Kind::Inode | Kind::Stub => Pledged::Attributes { inode: id()? },
         _ => return None,

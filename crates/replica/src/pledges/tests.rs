@@ -243,6 +243,19 @@ fn a_change_goes_on_once_the_others_have_returned_what_its_own_session_has_too()
 }
 
 #[test]
+fn a_name_is_recalled_before_a_rename_holds_it() {
+    let pledges = begun();
+    look_up(&pledges, ANN, "a", has_node(), START);
+    let hold = Key::hold(key(DIR), DIR, b"a");
+    let release = [Change::Delete { key: hold.clone() }];
+    assert_eq!(change(&pledges, BEN, &release, START), (false, vec![]));
+    let moves = [Change::Put { key: Key::hold(key(DIR), DIR, b""), value: Default::default() }];
+    assert_eq!(change(&pledges, BEN, &moves, START), (false, vec![]), "the hold on moves of directories has no name");
+    let holds = [Change::Put { key: hold, value: Default::default() }];
+    assert_eq!(change(&pledges, BEN, &holds, START), (true, vec![ANN]));
+}
+
+#[test]
 fn a_session_that_ends_has_no_pledges() {
     let pledges = begun();
     look_up(&pledges, ANN, "a", has_node(), START);
