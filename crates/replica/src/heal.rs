@@ -357,7 +357,8 @@ impl Leader {
         cost: usize,
     ) -> Result<Option<Sequence>> {
         let (session, op_id, step) = (SYSTEM_SESSION, OpId(0), Some((brick, step)));
-        let draft = Draft { session, op_id, by: session, commit, also: Vec::new(), must: true, step, closes: false };
+        let draft =
+            Draft { session, op_id, by: Some(session), commit, also: Vec::new(), must: true, step, closes: false };
         match self.append(cx, draft)? {
             Appended::Made(sequence) => {
                 let cost = cost + STEP_BYTES;

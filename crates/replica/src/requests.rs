@@ -245,7 +245,7 @@ impl Leader {
                     if self.is_pledged(cx, *session, &commit.changes) {
                         return Ok(false);
                     }
-                    let _ = self.append_own_for(cx, *session, commit)?;
+                    let _ = self.append_own_for(cx, Some(*session), commit)?;
                 }
                 cx.out.answers.push((*token, Ok(Reply::Done)));
                 true
@@ -353,7 +353,7 @@ impl Leader {
         let is_marked = loose.is_some();
         let also = self.session_change(cx.at, ask, &reply).into_iter().chain(marker).chain(loose).collect();
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
-        let draft = Draft { session, op_id, by: session, commit: &commit, also, must: false, step, closes };
+        let draft = Draft { session, op_id, by: Some(session), commit: &commit, also, must: false, step, closes };
         match self.append(cx, draft)? {
             Appended::Made(sequence) => {
                 self.remember_slot(ask);

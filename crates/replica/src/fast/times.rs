@@ -160,7 +160,8 @@ impl Leader {
                     move_times(&mut commit, key, (now, LEAP), cx.around)?;
                 }
             }
-            match self.append_own(cx, commit)? {
+            // They are shown once no session has a pledge about older ones.
+            match self.append_own_for(cx, None, commit)? {
                 Appended::Made(_) => {
                     self.times.found.retain(|file| !some.contains(file));
                     self.renewed.extend(&some);

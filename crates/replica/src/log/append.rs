@@ -18,8 +18,9 @@ use hekate_proto::*;
 pub(crate) struct Draft<'a> {
     pub session: SessionId,
     pub op_id: OpId,
-    /// The session that has given up its own pledges about what the record changes.
-    pub by: SessionId,
+    /// The session that has given up its own pledges about what the record changes. `None`: the record waits for no
+    /// pledges, as what it changes is not shown while a session has one.
+    pub by: Option<SessionId>,
     pub commit: &'a Commit,
     /// More changes of the record.
     pub also: Vec<Change>,
@@ -64,7 +65,10 @@ impl Leader {
             return Ok(Appended::NoRoom);
         }
         changes.extend(Times::ends(cx.at.ring, &unmarked));
-        if self.serves() && self.is_pledged(cx, draft.by, &changes) {
+        // Also before the leader serves: it takes legs then, and goes on with ops of the view before.
+        if let Some(by) = draft.by
+            && self.is_pledged(cx, by, &changes)
+        {
             return Ok(Appended::NoRoom);
         }
         let reservation = self.numbers.reservation();

@@ -164,7 +164,7 @@ impl Leader {
         also.extend(self.session_change(cx.at, ask, &reply));
         let must = driven.recorded;
         let (session, op_id, step, closes) = (ask.session, ask.op_id, None, false);
-        let draft = Draft { session, op_id, by: session, commit: &commit, also, must, step, closes };
+        let draft = Draft { session, op_id, by: Some(session), commit: &commit, also, must, step, closes };
         let sequence = match self.append(cx, draft)? {
             Appended::Made(sequence) => sequence,
             Appended::NoRoom => {

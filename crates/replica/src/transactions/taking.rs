@@ -59,7 +59,7 @@ impl Leader {
                 Leg::MakeDirectory { .. } | Leg::FillShard { .. } | Leg::AddLink { .. } | Leg::AddObjectLink { .. }
             );
             let (session, op_id, also, step, closes) = (ask.session, ask.op_id, Vec::new(), None, false);
-            let draft = Draft { session, op_id, by: session, commit, also, must, step, closes };
+            let draft = Draft { session, op_id, by: Some(session), commit, also, must, step, closes };
             match self.append(cx, draft)? {
                 Appended::Made(_) => {
                     // The driver says once that the mark may be removed, and the message may be lost: it is asked until

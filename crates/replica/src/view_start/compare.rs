@@ -100,7 +100,7 @@ impl Leader {
             return Ok(());
         }
         let (changes, note) = (comparison.changes.values().cloned().collect(), comparison.note(cx.at));
-        match self.append_own(cx, Commit { changes, ..Commit::default() })? {
+        match self.append_own_for(cx, None, Commit { changes, ..Commit::default() })? {
             Appended::Made(_) => {
                 cx.out.notes.extend(note);
                 self.start.phase = Phase::Feeding;

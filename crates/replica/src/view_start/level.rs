@@ -495,15 +495,15 @@ impl Leader {
     ///
     /// As [`Leader::append`].
     pub fn append_own(&mut self, cx: &mut Context, commit: Commit) -> Result<Appended> {
-        self.append_own_for(cx, SYSTEM_SESSION, commit)
+        self.append_own_for(cx, Some(SYSTEM_SESSION), commit)
     }
 
-    /// As `append_own`, for something that a session has done.
+    /// As `append_own`, for something that a session has done; with `None` the record waits for no pledges.
     ///
     /// # Errors
     ///
     /// As [`Leader::append`].
-    pub fn append_own_for(&mut self, cx: &mut Context, by: SessionId, commit: Commit) -> Result<Appended> {
+    pub fn append_own_for(&mut self, cx: &mut Context, by: Option<SessionId>, commit: Commit) -> Result<Appended> {
         let draft = Draft {
             session: SYSTEM_SESSION,
             by,
