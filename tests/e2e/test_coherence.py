@@ -1,5 +1,6 @@
 """What mounts answer from memory: never what was before, and at whose cost."""
 
+import ctypes
 import errno
 import os
 import signal
@@ -14,6 +15,12 @@ ROUNDS = int(os.environ.get("COHERENCE_ROUNDS", "150"))
 def two_mounts(store):
     """-> two mounts of one volume."""
     return store.up(), store.mount("other")
+
+
+def exchange(one, two):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(-100, one.encode(), -100, two.encode(), 2) != 0:
+        raise OSError(ctypes.get_errno(), "renameat2")
 
 
 def ops(store, name):
@@ -160,3 +167,93 @@ def test_after_a_restart_of_the_server_changes_go_on_at_once(store):
         took = time.monotonic() - begun
         assert took < 4, f"a change took {took:.1f} s though both mounts live"
         equal(os.stat(f"{two}/f").st_mode & 0o777, 0o600 + round_, "the mode")
+
+
+def answers_alone(store, look):
+    """True if the kernel answers without the mount's process."""
+    look()
+    done = threading.Event()
+    go_on = hang(store.mount_pids["other"])
+    try:
+        threading.Thread(target=lambda: (look(), done.set()), daemon=True).start()
+        return done.wait(2)
+    finally:
+        go_on()
+        done.wait(10)
+
+
+def test_the_kernel_answers_by_names_that_are_pledged(store):
+    one, two = two_mounts(store)
+    os.makedirs(f"{one}/d/e")
+    write(f"{one}/d/e/f", b"1")
+    time.sleep(1.1)
+
+    def look():
+        os.stat(f"{two}/d/e/f")
+        raises(errno.ENOENT, os.stat, f"{two}/d/e/none")
+
+    assert any(answers_alone(store, look) for _ in range(5)), "the mount's process was asked each time"
+    write(f"{one}/d/e/none", b"")
+    os.unlink(f"{one}/d/e/f")
+    os.stat(f"{two}/d/e/none")
+    raises(errno.ENOENT, os.stat, f"{two}/d/e/f")
+
+
+def test_a_renamed_name_is_forgotten_by_its_new_name(store):
+    """The kernel moves what it knows of the old name to the new one."""
+    one, two = two_mounts(store)
+    os.mkdir(f"{one}/d")
+    for number in range(12):
+        # New names, since what was recalled a moment ago is not pledged.
+        here, there = ([f"{mount}/d/{name}{number}" for name in "abc"] for mount in (one, two))
+        write(there[0], b"1")
+        os.stat(here[0])
+        if number % 3:
+            os.rename(here[0], here[1])
+        else:
+            write(there[1], b"22")
+            os.stat(here[1])
+            exchange(here[0], here[1])
+            equal(os.stat(there[1]).st_size, 1, "a size")
+            os.unlink(there[0])
+            raises(errno.ENOENT, os.stat, here[0])
+        os.rename(there[1], there[2])
+        raises(errno.ENOENT, os.stat, here[1])
+    os.mkdir(f"{one}/d/sub")
+    os.stat(f"{one}/d/sub")
+    os.rename(f"{one}/d/sub", f"{one}/d/moved")
+    os.rmdir(f"{two}/d/moved")
+    raises(errno.ENOENT, os.stat, f"{one}/d/moved")
+
+
+def test_changes_of_the_same_names_by_two_mounts_end(store):
+    """Each holds the directory's lock at home while it waits for the other to forget a name."""
+    mounts = two_mounts(store)
+    os.mkdir(f"{mounts[0]}/d")
+    took, inside, failures = [], [0], []
+    end = time.monotonic() + 6
+
+    def work(mount):
+        try:
+            while time.monotonic() < end:
+                os.path.exists(f"{mount}/d/lock")
+                begun = time.monotonic()
+                try:
+                    os.close(os.open(f"{mount}/d/lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                except FileExistsError:
+                    continue
+                finally:
+                    took.append(time.monotonic() - begun)
+                inside[0] += 1
+                equal(inside[0], 1, "holders of the lock")
+                os.stat(f"{mount}/d/lock")
+                inside[0] -= 1
+                os.unlink(f"{mount}/d/lock")
+        except Exception as failure:
+            failures.append(failure)
+
+    workers = [threading.Thread(target=work, args=(mount,)) for mount in mounts for _ in range(2)]
+    [worker.start() for worker in workers]
+    [worker.join() for worker in workers]
+    assert not failures, failures
+    assert len(took) > 20 and max(took) < 4, f"{len(took)} attempts, the longest took {max(took):.1f} s"

@@ -93,6 +93,14 @@ pub mod init {
 /// `FUSE_NOTIFY_INVAL_INODE`, in [`OutHeader::error`] of a message that answers no request.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 
+/// `FUSE_NOTIFY_INVAL_ENTRY`, as [`NOTIFY_INVAL_INODE`].
+pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// `FUSE_EXPIRE_ONLY`, in [`InvalidateEntry::flags`]: the kernel asks before it uses the name again, and keeps what is
+/// mounted below it.
+pub const EXPIRE_ONLY: u32 = 1;
+/// Lowest minor version of a kernel that knows [`EXPIRE_ONLY`]: Linux 6.2.
+pub const EXPIRE_MINOR_MIN: u32 = 38;
+
 /// Bits of [`SetAttrIn::valid`].
 pub mod fattr {
     /// `mode` is set.
@@ -175,6 +183,12 @@ structures! {
         pub node: u64,
         pub offset: i64,
         pub length: i64,
+    }
+    /// `fuse_notify_inval_entry_out`. The name follows, and a zero byte.
+    pub struct InvalidateEntry[16] {
+        pub parent: u64,
+        pub name_length: u32,
+        pub flags: u32,
     }
     /// `fuse_attr`.
     pub struct AttrOut[88] {

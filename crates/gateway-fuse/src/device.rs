@@ -1,7 +1,7 @@
 //! A descriptor of `/dev/fuse`: requests are read from it, and each is answered on the descriptor that it was read
 //! from.
 
-use crate::abi::{InvalidateInode, NOTIFY_INVAL_INODE, OutHeader};
+use crate::abi::{EXPIRE_ONLY, InvalidateEntry, InvalidateInode, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, OutHeader};
 use crate::encode::{Failed, Outcome};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -72,6 +72,22 @@ impl Device {
                 log::warn!("the kernel refuses to forget the attributes of inode {node}: {errno}");
                 true
             }
+        }
+    }
+
+    /// Has the kernel ask before it uses a name again, whether it leads to an inode or is known to be missing.
+    ///
+    /// The kernel takes the lock of the directory exclusively (`fuse_reverse_inval_entry`), so this may wait until a
+    /// request has been answered.
+    pub(crate) fn expire_name(&self, parent: u64, name: &[u8]) {
+        let body = InvalidateEntry { parent, name_length: name.len() as u32, flags: EXPIRE_ONLY };
+        let len = (size_of::<OutHeader>() + size_of::<InvalidateEntry>() + name.len() + 1) as u32;
+        let header = OutHeader { len, error: NOTIFY_INVAL_ENTRY, unique: 0 };
+        let parts = [header.as_bytes(), body.as_bytes(), name, b"\0"].map(IoSlice::new);
+        match rustix::io::writev(&self.0, &parts) {
+            // NOENT: it has no such name.
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::NOTDIR) => {}
+            Err(errno) => log::warn!("the kernel refuses to forget a name in directory {parent}: {errno}"),
         }
     }
 

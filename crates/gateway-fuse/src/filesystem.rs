@@ -22,11 +22,12 @@ use crate::directory::Handles;
 use crate::encode::{Outcome, attr_reply, bytes_of};
 use crate::in_flight::Signals;
 use crate::nodes::Nodes;
+use crate::passed_names::{NAMES_PASSED_MAX, PassedNames};
 use crate::removals::Removals;
 use crate::request::{Body, Request};
 use crate::session::PendingReply;
 use bytes::Bytes;
-use hekate_client::{Context, Volume};
+use hekate_client::{Context, NameAt, Volume};
 use hekate_proto::{Attr, InodeId, NodeKind};
 use names::NewMode;
 use parking_lot::Mutex;
@@ -54,7 +55,10 @@ pub(crate) struct Filesystem {
     can_map: AtomicBool,
     /// True if the kernel takes no attributes from replies to requests from before they were invalidated.
     can_recall: AtomicBool,
+    /// True if the kernel can let names expire.
+    can_expire: AtomicBool,
     nodes: Nodes,
+    names: PassedNames,
     handles: Handles,
     removals: Removals,
     appends: [Mutex<()>; APPEND_LOCKS],
@@ -83,6 +87,8 @@ impl Filesystem {
             soft: options.soft,
             can_map: AtomicBool::new(false),
             can_recall: AtomicBool::new(false),
+            can_expire: AtomicBool::new(false),
+            names: PassedNames::default(),
             nodes: Nodes::new(options.export),
             handles: Handles::default(),
             removals: Removals::default(),
@@ -99,6 +105,7 @@ impl Filesystem {
         let can_map = u64::from(init.flags2) << 32 & init::DIRECT_IO_ALLOW_MMAP != 0;
         self.can_map.store(can_map, Ordering::Relaxed);
         self.can_recall.store(init.minor >= RECALL_MINOR_MIN, Ordering::Relaxed);
+        self.can_expire.store(init.minor >= EXPIRE_MINOR_MIN, Ordering::Relaxed);
     }
 
     /// Number of inodes that the kernel knows.
@@ -106,11 +113,25 @@ impl Filesystem {
         self.nodes.count()
     }
 
-    /// The entry for an inode that the kernel now knows.
-    fn entry_out(&self, attr: &Attr) -> EntryOut {
+    /// The entry for an inode that the kernel now knows. `name`: how long it may use the name without a request.
+    fn entry_out(&self, attr: &Attr, name: Duration) -> EntryOut {
         self.nodes.count_lookup(attr.id, attr.kind, self.no_xattrs_for(attr));
         self.nodes.note_attr(attr);
-        crate::encode::entry_out(attr, self.cache, self.validity(attr))
+        crate::encode::entry_out(attr, name, self.validity(attr))
+    }
+
+    /// How long the kernel may use what a name leads to without a request. `None`: that it is missing.
+    fn name_validity(&self, name: &NameAt, target: Option<InodeId>) -> Duration {
+        if !self.cache.is_zero() || !self.can_expire.load(Ordering::Relaxed) {
+            return self.cache;
+        }
+        let pledges = self.volume.pledges();
+        if pledges.name_validity(name, target).is_zero() {
+            return Duration::ZERO;
+        }
+        // As in `validity`.
+        self.names.note(name);
+        pledges.name_validity(name, target).min(NAMES_PASSED_MAX)
     }
 
     /// How long the kernel may use attributes without a request.
@@ -137,6 +158,10 @@ impl Filesystem {
         &self.nodes
     }
 
+    pub(crate) fn names(&self) -> &PassedNames {
+        &self.names
+    }
+
     /// How long the kernel's requests for extended attributes of an inode without any are answered here: the kernel
     /// sends one for each `ls -l` and each first write, and most inodes have none.
     fn no_xattrs_for(&self, attr: &Attr) -> Option<Duration> {
@@ -150,8 +175,9 @@ impl Filesystem {
         Ok(attr_reply(attr, self.validity(attr)))
     }
 
+    /// Reply with an inode whose name is not pledged.
     fn entry(&self, attr: &Attr) -> Outcome {
-        Ok(bytes_of(&self.entry_out(attr)))
+        Ok(bytes_of(&self.entry_out(attr, self.cache)))
     }
 
     fn inode(&self, node: u64) -> Result<InodeId, Errno> {

@@ -28,7 +28,8 @@ const WANTED: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;
 
-/// Accepted only with a cache: without one, the attributes that READDIRPLUS returns would be requested again.
+/// Accepted only with a cache or with pledges: otherwise the attributes that READDIRPLUS returns would be requested
+/// again.
 const WANTED_WITH_CACHE: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
 
 /// Accepted only if file handles must outlive the kernel's cache: that needs a table that forgets nothing
@@ -40,6 +41,8 @@ const WANTED_WITH_EXPORT: u64 = init::EXPORT_SUPPORT;
 pub struct Wishes {
     /// The kernel may cache names and attributes.
     pub cache: bool,
+    /// The kernel may cache names and attributes while they are pledged.
+    pub pledged: bool,
     /// Inodes can be found by file handle.
     pub export: bool,
     /// Most background requests of the kernel at once.
@@ -60,7 +63,8 @@ pub fn negotiate(init: &InitIn, offered: u64, wishes: &Wishes) -> Result<InitOut
         });
     }
     let asked = |wish, flags| if wish { flags } else { 0 };
-    let taken = offered & (WANTED | asked(wishes.cache, WANTED_WITH_CACHE) | asked(wishes.export, WANTED_WITH_EXPORT));
+    let caches = wishes.cache || wishes.pledged && init.minor >= EXPIRE_MINOR_MIN;
+    let taken = offered & (WANTED | asked(caches, WANTED_WITH_CACHE) | asked(wishes.export, WANTED_WITH_EXPORT));
     let (max_write, max_pages) = match taken & init::MAX_PAGES {
         0 => (32 * PAGE_BYTES, 0),
         _ => (IO_BYTES, (IO_BYTES / PAGE_BYTES) as u16),
@@ -84,7 +88,7 @@ pub fn negotiate(init: &InitIn, offered: u64, wishes: &Wishes) -> Result<InitOut
 mod tests {
     use super::*;
 
-    const PLAIN: Wishes = Wishes { cache: false, export: false, background_max: 32 };
+    const PLAIN: Wishes = Wishes { cache: false, pledged: false, export: false, background_max: 32 };
 
     fn init(minor: u32) -> InitIn {
         InitIn { major: 7, minor, max_readahead: 131_072, flags: 0 }
@@ -110,6 +114,16 @@ mod tests {
     fn readdirplus_comes_with_a_cache() {
         let out = negotiate(&init(40), u64::MAX, &Wishes { cache: true, ..PLAIN }).unwrap();
         assert_ne!(u64::from(out.flags) & init::DO_READDIRPLUS, 0);
+    }
+
+    #[test]
+    fn readdirplus_comes_with_pledges_if_names_can_expire() {
+        let flags = |minor| {
+            let wishes = Wishes { pledged: true, ..PLAIN };
+            u64::from(negotiate(&init(minor), u64::MAX, &wishes).unwrap().flags) & init::DO_READDIRPLUS
+        };
+        assert_eq!(flags(EXPIRE_MINOR_MIN - 1), 0);
+        assert_ne!(flags(EXPIRE_MINOR_MIN), 0);
     }
 
     #[test]

@@ -1,29 +1,44 @@
-//! Recalls of pledges, passed on to the kernel: it forgets the attributes that it was given.
+//! Recalls of pledges, passed on to the kernel: it forgets the attributes and names that it was given.
 //!
-//! The kernel has no names that it may use without a request. To drop one it takes the lock of the directory, which a
-//! request may hold that waits for another client, which waits for the same here. For attributes it takes no lock that a
-//! request holds. Replies to requests from before are not taken, since the kernel counts (`attr_version`).
+//! For attributes the kernel takes no lock that a request holds, and replies to requests from before are not taken, since
+//! it counts (`attr_version`).
+//!
+//! For a name it takes the lock of the directory, which a request may hold that waits for another client, which waits for
+//! the same here. So another thread tells the kernel, and nobody waits for that longer than the kernel may use the name.
+//! A thread that only renews a known name holds no lock when it takes the reply: a name of which the kernel was told a
+//! moment ago expires once more when that moment is over.
 
 use crate::filesystem::Filesystem;
+use crate::passed_names::{TAKEN_WITHIN, used_until};
 use crate::session::Session;
-use hekate_client::Watcher;
+use hekate_client::{NameAt, Watcher};
 use hekate_proto::InodeId;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pause before the kernel is told again of an inode that it is about to have.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
+/// Threads that tell the kernel of names at the same time. With more, recalls wait until the kernel may not use the
+/// names any more.
+const TELLING_MAX: usize = 8;
 
-struct Recalls(Weak<Session<Filesystem>>);
+struct Recalls {
+    session: Weak<Session<Filesystem>>,
+    /// Threads that tell the kernel of names.
+    telling: Arc<AtomicUsize>,
+}
 
 /// Has the volume's recalls passed on to the kernel.
 pub(crate) fn pass_on_recalls(session: &Arc<Session<Filesystem>>) {
-    session.handler().watch(Arc::new(Recalls(Arc::downgrade(session))));
+    let recalls = Recalls { session: Arc::downgrade(session), telling: Arc::default() };
+    session.handler().watch(Arc::new(recalls));
 }
 
 impl Watcher for Recalls {
     fn forget_attributes(&self, inodes: &[InodeId]) {
-        let Some(session) = self.0.upgrade() else { return };
+        let Some(session) = self.session.upgrade() else { return };
         for node in inodes.iter().map(|inode| inode.number()) {
             if let Some(passed_at) = forget(&session, node) {
                 // Nothing is pledged about it now, so nothing was passed on meanwhile.
@@ -32,11 +47,71 @@ impl Watcher for Recalls {
         }
     }
 
-    fn forget_all(&self) {
-        if let Some(session) = self.0.upgrade() {
+    fn forget_all_attributes(&self) {
+        if let Some(session) = self.session.upgrade() {
             session.handler().nodes().passed().into_iter().for_each(|node| _ = forget(&session, node));
         }
     }
+
+    fn forget_names(&self, names: &[NameAt]) {
+        let Some(session) = self.session.upgrade() else { return };
+        let passed = |name: &NameAt| session.handler().names().passed_at(name).map(|at| (name.clone(), at));
+        let passed: Vec<(NameAt, Instant)> = names.iter().filter_map(passed).collect();
+        let Some(last) = passed.iter().map(|(_, at)| *at).max() else { return };
+        let until = used_until(last);
+        let (told, is_told) = channel();
+        if self.tell(session, passed, last, told) {
+            // An error: the thread has ended, so the kernel was told; or until then it cannot be.
+            let _ = is_told.recv_timeout(until.saturating_duration_since(Instant::now()));
+        } else {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn forget_all_names(&self) {
+        let until = self.session.upgrade().and_then(|session| session.handler().names().all_used_until());
+        if let Some(until) = until {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+impl Recalls {
+    /// Has another thread tell the kernel of names, the last of which it was given at `last`. False if there is none.
+    fn tell(
+        &self,
+        session: Arc<Session<Filesystem>>,
+        names: Vec<(NameAt, Instant)>,
+        last: Instant,
+        told: Sender<()>,
+    ) -> bool {
+        let telling = self.telling.clone();
+        if telling.fetch_add(1, Ordering::SeqCst) >= TELLING_MAX {
+            telling.fetch_sub(1, Ordering::SeqCst);
+            return false;
+        }
+        let tell = move || {
+            let begun = Instant::now();
+            expire(&session, names.iter().map(|(name, _)| name));
+            if last + TAKEN_WITHIN > begun {
+                std::thread::sleep((last + TAKEN_WITHIN).saturating_duration_since(Instant::now()));
+                let recent = |(_, at): &&(NameAt, Instant)| *at + TAKEN_WITHIN > begun;
+                expire(&session, names.iter().filter(recent).map(|(name, _)| name));
+            }
+            telling.fetch_sub(1, Ordering::SeqCst);
+            let _ = told.send(());
+        };
+        let started = std::thread::Builder::new().name("hekate-names".into()).spawn(tell);
+        if let Err(error) = &started {
+            log::warn!("cannot start a thread that tells the kernel of names: {error}");
+            self.telling.fetch_sub(1, Ordering::SeqCst);
+        }
+        started.is_ok()
+    }
+}
+
+fn expire<'a>(session: &Session<Filesystem>, names: impl Iterator<Item = &'a NameAt>) {
+    names.for_each(|(dir, name)| session.device().expire_name(dir.number(), name.as_bytes()));
 }
 
 /// Has the kernel forget an inode's attributes. Returns when it was given them.

@@ -14,6 +14,6 @@ mod unsynced;
 pub use distribute::Distribute;
 pub use distribute::LossWatch;
 pub use locks::Locks;
-pub use pledges::{Pledges, Pledging, Watcher};
+pub use pledges::{NameAt, Pledges, Pledging, Watcher};
 pub use replicate::{Replicate, check_mode};
 pub use stackable::built_in;

@@ -26,14 +26,22 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before a connection to a server is opened again.
 const LISTEN_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a door has passed on, to a kernel for instance.
+/// A name in a directory.
+pub type NameAt = (InodeId, Name);
+
+/// What a door has passed on, to a kernel for instance. None of these functions may wait for an op of the volume.
 pub trait Watcher: Send + Sync {
-    /// Returns once nothing below answers by old attributes of these inodes any more. Must not wait for an op of the
-    /// volume.
+    /// Returns once nothing below answers by old attributes of these inodes any more.
     fn forget_attributes(&self, inodes: &[InodeId]);
 
     /// As `forget_attributes`, of all inodes.
-    fn forget_all(&self);
+    fn forget_all_attributes(&self);
+
+    /// Returns once nothing below answers by what these names led to.
+    fn forget_names(&self, names: &[NameAt]);
+
+    /// As `forget_names`, of all names.
+    fn forget_all_names(&self);
 }
 
 /// The pledges of a session, shared by the layer, by `replicate` and by doors.
@@ -70,6 +78,19 @@ impl Pledges {
         self.cache.lock().validity(attr, boot_time()).min(PASSED_ON_MAX)
     }
 
+    /// As `validity`, of what a name leads to. `None`: that it is missing.
+    pub fn name_validity(&self, name: &NameAt, target: Option<InodeId>) -> Duration {
+        if !self.is_used {
+            return Duration::ZERO;
+        }
+        self.cache.lock().name_validity(name, target, boot_time()).min(PASSED_ON_MAX)
+    }
+
+    /// True if the session asks for pledges.
+    pub fn is_used(&self) -> bool {
+        self.is_used
+    }
+
     /// Number of names and of attributes that are remembered, and of answers from memory so far.
     pub fn counts(&self) -> (usize, usize, u64) {
         self.cache.lock().counts()
@@ -102,9 +123,15 @@ impl Pledges {
 
     fn tell_watcher(&self, forgets: &DoorForgets) {
         match (self.watcher.get(), forgets) {
-            (Some(watcher), DoorForgets::All) => watcher.forget_all(),
+            (Some(watcher), DoorForgets::All) => watcher.forget_all_attributes(),
             (Some(watcher), DoorForgets::These(inodes)) => watcher.forget_attributes(inodes),
             (None, _) => {}
+        }
+    }
+
+    fn tell_of_names(&self, names: &[NameAt]) {
+        if let Some(watcher) = self.watcher.get().filter(|_| !names.is_empty()) {
+            watcher.forget_names(names);
         }
     }
 
@@ -117,8 +144,9 @@ impl Pledges {
     /// Forgets what is recalled. Returns what is to be returned.
     fn recalled(&self, partition: PartitionNumber, term: u64, pledges: Vec<Pledge>) -> VolumeOp {
         if !is_planted(Bug::RecallIgnored) {
-            let forgets = self.cache.lock().drop_recalled(partition, &pledges);
+            let (forgets, names) = self.cache.lock().drop_recalled(partition, &pledges);
             self.tell_watcher(&forgets);
+            self.tell_of_names(&names);
         }
         VolumeOp::Return { partition, term, pledges }
     }
@@ -207,7 +235,8 @@ impl Pledges {
                 return;
             }
             if let Some(watcher) = self.watcher.get() {
-                watcher.forget_all();
+                watcher.forget_all_attributes();
+                watcher.forget_all_names();
             }
             self.cache.lock().doors_forgot(&terms);
         }
@@ -233,6 +262,10 @@ impl Translator for Pledging {
         let reply = self.next.handle(context, op);
         let is_known = reply.as_ref().err().is_none_or(is_final);
         self.pledges.cache.lock().end_change(change, is_known, boot_time());
+        if !is_known {
+            // The caller learns that it failed, and a server may execute it.
+            self.pledges.tell_of_names(&touched.names);
+        }
         reply
     }
 }

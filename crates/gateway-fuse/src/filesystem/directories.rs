@@ -3,12 +3,13 @@
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::directory::{Entries, Item, Listed};
-use crate::encode::{Listing, ListingEntry, Outcome, bytes_of, entry_out};
+use crate::encode::{Listing, ListingEntry, Outcome, bytes_of};
 use bytes::Bytes;
 use hekate_client::Volume;
-use hekate_proto::{Error, Name, NodeKind, Result};
+use hekate_proto::{Attr, Error, InodeId, Name, NodeKind, Result};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::time::Duration;
 
 /// The first two entries of a listing.
 const DOTS: [&[u8]; 2] = [b".", b".."];
@@ -60,7 +61,9 @@ impl Filesystem {
         };
         loop {
             match entries.at(next - DOTS.len() as u64, &mut fetch) {
-                Ok(Some(listed)) if self.push(&mut listing, &listed, plus) => next = number_after(&listed),
+                Ok(Some(listed)) if self.push(caller.inode, &mut listing, &listed, plus) => {
+                    next = number_after(&listed)
+                }
                 // Entries that were found are returned; an error that lasts is returned by the next request. A
                 // removed directory has no entries, not even the first two.
                 Err(error) if next == offset || error == Error::NotFound => return Err(error.into()),
@@ -75,22 +78,30 @@ impl Filesystem {
         ListingEntry { name, ino, kind: NodeKind::Directory, plus: plus.then(EntryOut::default) }
     }
 
-    /// Appends an entry. Its attributes are included only if they are younger than the cache time; otherwise the
-    /// kernel requests them.
-    fn push(&self, listing: &mut Listing, listed: &Listed, plus: bool) -> bool {
+    /// Appends an entry. Its attributes are included only if the kernel may use them, because they are pledged or
+    /// younger than the cache time; otherwise the kernel requests them.
+    fn push(&self, dir: InodeId, listing: &mut Listing, listed: &Listed, plus: bool) -> bool {
         let item = listed.item;
-        let known = item.attr.as_deref().filter(|_| plus && listed.fetched.elapsed() < self.cache);
-        let entry = known.map(|attr| entry_out(attr, self.cache, self.cache)).unwrap_or_default();
+        let may_use = |attr: &&Attr| {
+            plus && match self.cache {
+                Duration::ZERO => !self.volume.pledges().validity(attr).is_zero(),
+                cache => listed.fetched.elapsed() < cache,
+            }
+        };
+        let known = item.attr.as_deref().filter(may_use);
+        let plus_entry = |attr: &Attr| {
+            let name = self.name_validity(&(dir, item.name.clone()), Some(attr.id));
+            self.entry_out(attr, name)
+        };
         let entry = ListingEntry {
             name: item.name.as_bytes(),
             ino: item.inode.number(),
             kind: item.kind,
-            plus: plus.then_some(entry),
+            plus: plus.then(|| known.map(plus_entry).unwrap_or_default()),
         };
         let fits = listing.push(&entry, number_after(listed));
-        if let Some(attr) = known.filter(|_| fits) {
-            self.nodes.count_lookup(attr.id, attr.kind, self.no_xattrs_for(attr));
-            self.nodes.note_attr(attr);
+        if let Some(attr) = known.filter(|_| !fits) {
+            self.nodes.forget(attr.id.number(), 1);
         }
         fits
     }

@@ -5,11 +5,12 @@ use crate::abi::*;
 use crate::encode::{Failed, Outcome, bytes_of, missing_out};
 use crate::removed_directory::RemovedDirectory;
 use bytes::Bytes;
-use hekate_client::{Context, New, seed};
+use hekate_client::{Context, NameAt, New, seed};
 use hekate_proto::{Attr, Error, InodeId, Name, NewNode, RenameMode, Result};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 const PERMISSIONS: u32 = 0o7777;
 
@@ -24,11 +25,18 @@ impl Filesystem {
     pub(super) fn lookup(&self, caller: &Caller, name: Name) -> Outcome {
         let found = match self.is_second_try(caller) {
             true => self.lookup_held(caller, &name),
-            false => self.volume.lookup(&caller.context, caller.inode, name),
+            false => self.volume.lookup(&caller.context, caller.inode, name.clone()),
         };
+        let at = (caller.inode, name);
         match found {
-            Ok(attr) => self.entry(&attr),
-            Err(Error::NotFound) if !self.cache.is_zero() => Ok(bytes_of(&missing_out(self.cache))),
+            Ok(attr) => {
+                let name_validity = self.name_validity(&at, Some(attr.id));
+                Ok(bytes_of(&self.entry_out(&attr, name_validity)))
+            }
+            Err(Error::NotFound) => match self.name_validity(&at, None) {
+                Duration::ZERO => Err(Errno::NOENT.into()),
+                name_validity => Ok(bytes_of(&missing_out(name_validity))),
+            },
             Err(error) => Err(error.into()),
         }
     }
@@ -56,8 +64,8 @@ impl Filesystem {
 
     fn make(&self, caller: &Caller, name: Name, node: NewNode, mode: NewMode) -> Outcome {
         let new = new(caller, node, mode);
-        let (attr, _) = self.volume.create(&caller.context, caller.inode, name, new)?;
-        self.entry(&attr)
+        let (attr, _) = self.volume.create(&caller.context, caller.inode, name.clone(), new)?;
+        self.made_entry(caller, name, &attr)
     }
 
     /// The kernel sends CREATE only for names that it found missing, and has checked no permission of a file. If
@@ -74,7 +82,8 @@ impl Filesystem {
             },
             Err(error) => return Err(error.into()),
         };
-        let entry = self.entry_out(&attr);
+        self.names.replaced(&(caller.inode, name));
+        let entry = self.entry_out(&attr, self.cache);
         self.mark_open(attr.id);
         self.nodes.unchanged(attr.id.number(), attr.change);
         Ok(bytes_of(&CreateOut { entry, open: self.open_out(attr.id, create.flags, false) }))
@@ -86,7 +95,7 @@ impl Filesystem {
         let new = new_file(caller, &create);
         let linkable = create.flags & OFlags::EXCL.bits() == 0;
         let attr = self.volume.create_unnamed(&caller.context, caller.inode, new, linkable)?;
-        let entry = self.entry_out(&attr);
+        let entry = self.entry_out(&attr, self.cache);
         self.nodes.opened(attr.id.number());
         self.nodes.unchanged(attr.id.number(), attr.change);
         Ok(bytes_of(&CreateOut { entry, open: self.open_out(attr.id, create.flags, false) }))
@@ -94,8 +103,15 @@ impl Filesystem {
 
     pub(super) fn link(&self, caller: &Caller, name: Name, node: u64) -> Outcome {
         let inode = self.inode(node)?;
-        let attr = self.volume.link(&caller.context, caller.inode, name, inode)?;
-        self.entry(&attr)
+        let attr = self.volume.link(&caller.context, caller.inode, name.clone(), inode)?;
+        self.made_entry(caller, name, &attr)
+    }
+
+    /// Reply with the inode of a name that was made. The time in it replaces that for which the kernel knew the name to
+    /// be missing.
+    fn made_entry(&self, caller: &Caller, name: Name, attr: &Attr) -> Outcome {
+        self.names.replaced(&(caller.inode, name));
+        Ok(bytes_of(&self.entry_out(attr, self.cache)))
     }
 
     pub(super) fn unlink(&self, caller: &Caller, name: Name) -> Outcome {
@@ -153,9 +169,31 @@ impl Filesystem {
         };
         let inode = replaced.as_ref().map(|attr| attr.id);
         let replaced = self.if_directory_open(caller, replaced);
-        self.volume.rename(&caller.context, (caller.inode, name), (to_dir, to_name), mode, inode)?;
+        let (from, to) = ((caller.inode, name), (to_dir, to_name));
+        self.volume.rename(&caller.context, from.clone(), to.clone(), mode, inode)?;
+        self.expire_moved(caller, &from, &to, mode);
         replaced.into_iter().for_each(|gone| self.nodes.note_removed(gone));
         Ok(Bytes::new())
+    }
+
+    /// The kernel moves what it knows of the old name to the new one, with the time for which it may use it, and for an
+    /// exchange the other way round, too. So the names that it then uses have to be pledged, or that time has to be over
+    /// when it learns of the rename.
+    fn expire_moved(&self, caller: &Caller, from: &NameAt, to: &NameAt, mode: RenameMode) {
+        self.expire_moved_one(caller, from, to);
+        if mode == RenameMode::Exchange {
+            self.expire_moved_one(caller, to, from);
+        }
+    }
+
+    fn expire_moved_one(&self, caller: &Caller, from: &NameAt, to: &NameAt) {
+        let Some(until) = self.names.used_until(from) else { return };
+        // A look-up is one message, a wait would be up to half a second.
+        let inode = self.volume.lookup(&caller.context, to.0, to.1.clone()).ok().map(|attr| attr.id);
+        let left = until.saturating_duration_since(Instant::now());
+        if inode.is_none() || self.name_validity(to, inode) < left {
+            std::thread::sleep(left);
+        }
     }
 
     /// The state of a directory that may be removed, with its extended attributes, if it is open here.

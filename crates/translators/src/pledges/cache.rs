@@ -4,6 +4,7 @@
 //! named, and is used only until the lease of that term is over. Nothing is remembered of what a recall or an op of this
 //! session has touched since the request was sent that the reply answers.
 
+use super::NameAt;
 use super::touched::Touched;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -211,6 +212,13 @@ impl Cache {
         lease.map_or(Duration::ZERO, |lease| lease.until.saturating_sub(now))
     }
 
+    /// How long it is pledged where this name leads to.
+    pub fn name_validity(&self, name: &NameAt, target: Option<InodeId>, now: Duration) -> Duration {
+        let known = self.names.get(name).filter(|known| known.value.map(|(inode, _)| inode) == target);
+        let lease = known.and_then(|known| self.leases.get(&known.partition));
+        lease.map_or(Duration::ZERO, |lease| lease.until.saturating_sub(now))
+    }
+
     /// The moment of a request that asks for pledges. `None` if an op of this session is changing what it is about.
     pub fn ask(&self, op: &Op) -> Option<u64> {
         let about = match op {
@@ -308,17 +316,19 @@ impl Cache {
         !is_dropped && !is_changing && !is_unknown
     }
 
-    /// Drops recalled pledges. Returns what a door is to forget.
-    pub fn drop_recalled(&mut self, partition: PartitionNumber, pledges: &[Pledge]) -> DoorForgets {
-        let (mut inodes, mut loses) = (Vec::new(), false);
+    /// Drops recalled pledges. Returns what a door is to forget: attributes, and names.
+    pub fn drop_recalled(&mut self, partition: PartitionNumber, pledges: &[Pledge]) -> (DoorForgets, Vec<NameAt>) {
+        let (mut inodes, mut names, mut loses) = (Vec::new(), Vec::new(), false);
         for Pledge { about, number } in pledges {
             match about {
                 Pledged::Name { dir, name } => {
                     let key = (*dir, name.clone());
-                    if self.names.get(&key).is_some_and(|known| known.is_of(partition, *number)) {
-                        self.names.remove(&key);
-                    }
                     loses |= self.lose(&key);
+                    // One that was given since is about the same name.
+                    if self.names.get(&key).is_none_or(|known| known.is_of(partition, *number)) {
+                        self.names.remove(&key);
+                        names.push(key);
+                    }
                 }
                 Pledged::Attributes { inode } => {
                     // One that was given since is about the same attributes.
@@ -330,7 +340,7 @@ impl Cache {
             }
             self.note_dropped(Dropped::About(about.clone()));
         }
-        if loses { DoorForgets::All } else { DoorForgets::These(inodes) }
+        (if loses { DoorForgets::All } else { DoorForgets::These(inodes) }, names)
     }
 
     /// A name changes that ops under way rely on. Returns true if there are any.

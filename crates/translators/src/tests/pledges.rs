@@ -2,6 +2,7 @@
 
 use super::scripted_servers::ScriptedServers;
 use super::support::*;
+use crate::pledges::NameAt;
 use crate::pledges::cache::{Cache, Change, DoorForgets};
 use crate::pledges::touched::touched_by;
 use crate::{Distribute, Pledging, Replicate, Watcher};
@@ -129,6 +130,26 @@ fn a_recall_drops_no_later_pledge() {
 }
 
 #[test]
+fn a_door_may_pass_on_what_a_name_leads_to_while_that_is_pledged() {
+    let mut cache = leased();
+    let at = (DIR, name("a"));
+    assert_eq!(cache.name_validity(&at, Some(FILE), START), Duration::ZERO);
+    take(&mut cache, "a", START);
+    assert_eq!(cache.name_validity(&at, Some(FILE), START), PLEDGE_LEASE);
+    assert_eq!(cache.name_validity(&at, Some(FILE), START + PLEDGE_LEASE), Duration::ZERO);
+    assert_eq!(cache.name_validity(&at, None, START), Duration::ZERO, "it is not missing");
+    assert_eq!(cache.name_validity(&at, Some(DIR), START), Duration::ZERO, "it leads elsewhere");
+    let pledge = |number| [Pledge { about: Pledged::Name { dir: DIR, name: name("a") }, number }];
+    let (_, names) = cache.drop_recalled(PARTITION, &pledge(0));
+    assert_eq!(names, [], "a later pledge is about it");
+    let (_, names) = cache.drop_recalled(PARTITION, &pledge(1));
+    assert_eq!(names, std::slice::from_ref(&at));
+    assert_eq!(cache.name_validity(&at, Some(FILE), START), Duration::ZERO);
+    let (_, names) = cache.drop_recalled(PARTITION, &pledge(1));
+    assert_eq!(names, [at], "the door may have what is not remembered any more");
+}
+
+#[test]
 fn nothing_is_remembered_of_what_an_own_op_is_changing() {
     let mut cache = leased();
     take(&mut cache, "a", START);
@@ -181,7 +202,7 @@ fn a_name_that_is_recalled_while_an_own_op_changes_its_inode_may_lead_to_any_fil
     let (change, _) = begin(&mut cache, &unlink("a"), START);
     assert!(is_known(&mut cache, &get_attr(other), START), "the name leads to another file");
     let about = Pledged::Name { dir: DIR, name: name("a") };
-    assert_eq!(cache.drop_recalled(PARTITION, &[Pledge { about, number: 1 }]), DoorForgets::All);
+    assert_eq!(cache.drop_recalled(PARTITION, &[Pledge { about, number: 1 }]).0, DoorForgets::All);
     assert!(!is_known(&mut cache, &get_attr(other), START), "another client may rename it there now");
     assert_eq!(cache.validity(&attr(other, NodeKind::File), START), Duration::ZERO);
     cache.end_change(change, true, START);
@@ -269,14 +290,23 @@ fn a_read_that_may_move_the_time_of_access_is_a_change() {
 
 /// What a door was told to forget.
 #[derive(Default)]
-struct Door(Mutex<Vec<InodeId>>);
+struct Door {
+    inodes: Mutex<Vec<InodeId>>,
+    names: Mutex<Vec<NameAt>>,
+}
 
 impl Watcher for Door {
     fn forget_attributes(&self, inodes: &[InodeId]) {
-        self.0.lock().extend(inodes);
+        self.inodes.lock().extend(inodes);
     }
 
-    fn forget_all(&self) {}
+    fn forget_all_attributes(&self) {}
+
+    fn forget_names(&self, names: &[NameAt]) {
+        self.names.lock().extend_from_slice(names);
+    }
+
+    fn forget_all_names(&self) {}
 }
 
 #[test]
@@ -307,15 +337,18 @@ fn a_recall_is_returned_once_the_door_has_forgotten() {
     }
     assert_eq!(servers.count("lookup"), 1);
     assert_eq!(top.pledges().counts(), (1, 1, 2));
-    let pledges = vec![Pledge { about: Pledged::Attributes { inode: FILE }, number: 2 }];
+    let about_name = Pledged::Name { dir: DIR, name: name("a") };
+    let pledges =
+        vec![Pledge { about: Pledged::Attributes { inode: FILE }, number: 2 }, Pledge { about: about_name, number: 1 }];
     let recall = Notification::Recall { partition: PARTITION, term: TERM, pledges: pledges.clone() };
     servers.notify_of(ServerId(1), &recall);
     servers.wait_until(|sent| sent.iter().any(|sent| sent.label() == "return-pledges"));
-    assert_eq!(*door.0.lock(), [FILE]);
+    assert_eq!(*door.inodes.lock(), [FILE]);
+    assert_eq!(*door.names.lock(), [(DIR, name("a"))]);
     let returned = servers.take_sent().into_iter().find(|sent| sent.label() == "return-pledges").unwrap();
     assert_eq!(returned.server, ServerId(1));
     assert_eq!(returned.request.op, Op::Volume { op: VolumeOp::Return { partition: PARTITION, term: TERM, pledges } });
     top.handle(&Context::default(), lookup("a")).unwrap();
-    assert_eq!(servers.count("lookup"), 1, "the attributes are asked for anew");
+    assert_eq!(servers.count("lookup"), 1, "it is asked for anew");
     servers.close();
 }

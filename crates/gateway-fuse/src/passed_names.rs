@@ -1,0 +1,120 @@
+//! Names that the kernel may use without a request.
+//!
+//! Invariant: a name is in the table from before the reply that lets the kernel use it until the kernel cannot use it
+//! any more. The table has hashes only: two names with one hash are told apart by nobody, and the later time counts for
+//! both.
+
+use hekate_client::NameAt;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+/// How long the kernel may use a name without a request: the longest time for which a recall waits when the kernel
+/// cannot be told, because a request holds the directory's lock.
+pub(crate) const NAMES_PASSED_MAX: Duration = Duration::from_millis(500);
+/// Time from the noting of a name until the thread that asked for it has taken the reply. The kernel counts the time for
+/// which it may use the name from then on, and a thread that only renews a known name takes no lock.
+pub(crate) const TAKEN_WITHIN: Duration = Duration::from_millis(50);
+
+/// The table, in two generations: an older one, of which the kernel cannot use anything any more, is dropped.
+#[derive(Debug)]
+pub(crate) struct PassedNames {
+    generations: Mutex<Generations>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Generations {
+    newer: HashMap<u64, Instant>,
+    older: HashMap<u64, Instant>,
+    /// When the newer generation began.
+    since: Instant,
+    last: Option<Instant>,
+}
+
+impl Default for PassedNames {
+    fn default() -> Self {
+        let (newer, older) = Default::default();
+        let generations = Generations { newer, older, since: Instant::now(), last: None };
+        Self { generations: Mutex::new(generations), hasher: RandomState::new() }
+    }
+}
+
+impl PassedNames {
+    /// Notes that the kernel is about to be told what this name leads to.
+    pub(crate) fn note(&self, name: &NameAt) {
+        let (hash, now) = (self.hasher.hash_one(name), Instant::now());
+        let mut generations = self.generations.lock();
+        if now.duration_since(generations.since) > NAMES_PASSED_MAX + TAKEN_WITHIN {
+            generations.older = std::mem::take(&mut generations.newer);
+            generations.since = now;
+        }
+        generations.newer.insert(hash, now);
+        generations.last = Some(now);
+    }
+
+    /// The kernel is about to be told that it may not use the name without a request. Only for a reply that nobody else
+    /// can overtake: to a request that makes the name, and has the directory's lock.
+    pub(crate) fn replaced(&self, name: &NameAt) {
+        let hash = self.hasher.hash_one(name);
+        let mut generations = self.generations.lock();
+        generations.newer.remove(&hash);
+        generations.older.remove(&hash);
+    }
+
+    /// When the kernel was last told of the name, if it may still use it.
+    pub(crate) fn passed_at(&self, name: &NameAt) -> Option<Instant> {
+        let hash = self.hasher.hash_one(name);
+        let generations = self.generations.lock();
+        let passed_at = generations.newer.get(&hash).or_else(|| generations.older.get(&hash)).copied()?;
+        (used_until(passed_at) > Instant::now()).then_some(passed_at)
+    }
+
+    /// Until when the kernel may use the name.
+    pub(crate) fn used_until(&self, name: &NameAt) -> Option<Instant> {
+        self.passed_at(name).map(used_until)
+    }
+
+    /// Until when the kernel may use any name that it was told of so far.
+    pub(crate) fn all_used_until(&self) -> Option<Instant> {
+        self.generations.lock().last.map(used_until)
+    }
+}
+
+/// Until when the kernel may use a name of which it was told then.
+pub(crate) fn used_until(passed_at: Instant) -> Instant {
+    passed_at + NAMES_PASSED_MAX + TAKEN_WITHIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hekate_proto::{InodeId, Name};
+
+    fn at(text: &str) -> NameAt {
+        (InodeId::new(1, 1, 1), Name::new(bytes::Bytes::copy_from_slice(text.as_bytes())).unwrap())
+    }
+
+    #[test]
+    fn a_name_is_known_until_the_kernel_cannot_use_it_any_more() {
+        let names = PassedNames::default();
+        assert!(names.all_used_until().is_none());
+        names.note(&at("a"));
+        let passed_at = names.passed_at(&at("a")).unwrap();
+        assert_eq!(names.used_until(&at("a")), Some(used_until(passed_at)));
+        assert_eq!(names.all_used_until(), Some(used_until(passed_at)));
+        assert!(names.passed_at(&at("b")).is_none());
+        let mut generations = names.generations.lock();
+        let early = Instant::now() - NAMES_PASSED_MAX - 2 * TAKEN_WITHIN;
+        generations.newer.values_mut().for_each(|passed_at| *passed_at = early);
+        generations.since = early;
+        drop(generations);
+        assert!(names.passed_at(&at("a")).is_none());
+        names.note(&at("b"));
+        assert_eq!(names.generations.lock().older.len(), 1);
+        assert!(names.passed_at(&at("b")).is_some());
+        names.replaced(&at("b"));
+        assert!(names.passed_at(&at("b")).is_none());
+    }
+}
