@@ -130,7 +130,9 @@ impl Filesystem {
             return Duration::ZERO;
         }
         // As in `validity`.
-        self.names.note(name);
+        if !self.names.note(name) {
+            return Duration::ZERO;
+        }
         pledges.name_validity(name, target).min(NAMES_PASSED_MAX)
     }
 

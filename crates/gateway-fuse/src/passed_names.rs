@@ -5,6 +5,7 @@
 //! both.
 
 use hekate_client::NameAt;
+use hekate_proto::InodeId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -16,6 +17,15 @@ pub(crate) const NAMES_PASSED_MAX: Duration = Duration::from_millis(500);
 /// Time from the noting of a name until the thread that asked for it has taken the reply. The kernel counts the time for
 /// which it may use the name from then on, and a thread that only renews a known name takes no lock.
 pub(crate) const TAKEN_WITHIN: Duration = Duration::from_millis(50);
+
+/// Time after the recall of a name for which the kernel is given no names of its directory: two mounts that change one
+/// directory would wait for each other's locks name by name.
+const SHARED_FOR: Duration = Duration::from_secs(2);
+/// Time for which the kernel is given no names at all after a recall that met a held lock: mounts fight about the same
+/// directories then, and each that is new would cost another wait.
+const FIGHT_FOR: Duration = Duration::from_secs(5);
+/// Directories that are known as shared.
+const SHARED_MAX: usize = 4096;
 
 /// The table, in two generations: an older one, of which the kernel cannot use anything any more, is dropped.
 #[derive(Debug)]
@@ -31,27 +41,61 @@ struct Generations {
     /// When the newer generation began.
     since: Instant,
     last: Option<Instant>,
+    /// Directories of which names were recalled a moment ago, until when they count as shared.
+    shared: HashMap<InodeId, Instant>,
+    fights_until: Option<Instant>,
 }
 
 impl Default for PassedNames {
     fn default() -> Self {
-        let (newer, older) = Default::default();
-        let generations = Generations { newer, older, since: Instant::now(), last: None };
+        let (newer, older, shared) = Default::default();
+        let generations = Generations { newer, older, since: Instant::now(), last: None, shared, fights_until: None };
         Self { generations: Mutex::new(generations), hasher: RandomState::new() }
     }
 }
 
 impl PassedNames {
-    /// Notes that the kernel is about to be told what this name leads to.
-    pub(crate) fn note(&self, name: &NameAt) {
+    /// Notes that the kernel is about to be told what this name leads to. False: it is not to be told.
+    pub(crate) fn note(&self, name: &NameAt) -> bool {
         let (hash, now) = (self.hasher.hash_one(name), Instant::now());
         let mut generations = self.generations.lock();
+        let shared_until = generations.shared.get(&name.0).max(generations.fights_until.as_ref());
+        if shared_until.is_some_and(|until| *until > now) {
+            return false;
+        }
+        self.note_at(&mut generations, hash, now);
+        true
+    }
+
+    /// Notes that the kernel is about to move what it knows of another name to this one.
+    pub(crate) fn note_moved(&self, name: &NameAt) {
+        self.note_at(&mut self.generations.lock(), self.hasher.hash_one(name), Instant::now());
+    }
+
+    fn note_at(&self, generations: &mut Generations, hash: u64, now: Instant) {
         if now.duration_since(generations.since) > NAMES_PASSED_MAX + TAKEN_WITHIN {
             generations.older = std::mem::take(&mut generations.newer);
             generations.since = now;
         }
         generations.newer.insert(hash, now);
         generations.last = Some(now);
+    }
+
+    /// A name in this directory was recalled.
+    pub(crate) fn note_shared(&self, dir: InodeId) {
+        let now = Instant::now();
+        let mut generations = self.generations.lock();
+        if generations.shared.len() >= SHARED_MAX {
+            generations.shared.retain(|_, until| *until > now);
+        }
+        if generations.shared.len() < SHARED_MAX {
+            generations.shared.insert(dir, now + SHARED_FOR);
+        }
+    }
+
+    /// A recall could not have the lock of a directory.
+    pub(crate) fn note_fight(&self) {
+        self.generations.lock().fights_until = Some(Instant::now() + FIGHT_FOR);
     }
 
     /// The kernel is about to be told that it may not use the name without a request. Only for a reply that nobody else
@@ -90,7 +134,7 @@ pub(crate) fn used_until(passed_at: Instant) -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hekate_proto::{InodeId, Name};
+    use hekate_proto::Name;
 
     fn at(text: &str) -> NameAt {
         (InodeId::new(1, 1, 1), Name::new(bytes::Bytes::copy_from_slice(text.as_bytes())).unwrap())
@@ -114,7 +158,15 @@ mod tests {
         names.note(&at("b"));
         assert_eq!(names.generations.lock().older.len(), 1);
         assert!(names.passed_at(&at("b")).is_some());
+        names.note_shared(at("b").0);
+        assert!(!names.note(&at("c")) && names.passed_at(&at("c")).is_none());
+        names.note_moved(&at("c"));
+        assert!(names.passed_at(&at("c")).is_some());
         names.replaced(&at("b"));
+        let elsewhere = (InodeId::new(1, 1, 2), at("c").1);
+        assert!(names.note(&elsewhere));
+        names.note_fight();
+        assert!(!names.note(&elsewhere));
         assert!(names.passed_at(&at("b")).is_none());
     }
 }

@@ -14,7 +14,7 @@ use crate::session::Session;
 use hekate_client::{NameAt, Watcher};
 use hekate_proto::InodeId;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -57,12 +57,15 @@ impl Watcher for Recalls {
         let Some(session) = self.session.upgrade() else { return };
         let passed = |name: &NameAt| session.handler().names().passed_at(name).map(|at| (name.clone(), at));
         let passed: Vec<(NameAt, Instant)> = names.iter().filter_map(passed).collect();
+        names.iter().for_each(|(dir, _)| session.handler().names().note_shared(*dir));
         let Some(last) = passed.iter().map(|(_, at)| *at).max() else { return };
         let until = used_until(last);
         let (told, is_told) = channel();
-        if self.tell(session, passed, last, told) {
-            // An error: the thread has ended, so the kernel was told; or until then it cannot be.
-            let _ = is_told.recv_timeout(until.saturating_duration_since(Instant::now()));
+        if self.tell(session.clone(), passed, last, told) {
+            let told = is_told.recv_timeout(until.saturating_duration_since(Instant::now()));
+            if told == Err(RecvTimeoutError::Timeout) {
+                session.handler().names().note_fight();
+            }
         } else {
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
         }

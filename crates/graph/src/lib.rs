@@ -24,6 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+/// Reads behind a change, with their replies as the leader sent them.
+pub type ReadsAfter = OnceLock<Vec<(Op, Result<Reply>)>>;
+
 /// Parameters that accompany an op through the layers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Context<'a> {
@@ -35,6 +38,8 @@ pub struct Context<'a> {
     pub deadline: Option<Instant>,
     /// Receives the attributes of the directory after a change of its names, if that needs no additional message.
     pub directory_after: Option<&'a OnceLock<Attr>>,
+    /// Receives what was read behind a change, if that needs no additional message.
+    pub reads_after: Option<&'a ReadsAfter>,
     /// The program that sent the op, as far as a mount knows it. `None` at other doors, and for what a mount does by itself.
     pub caller: Option<Caller>,
 }
@@ -49,8 +54,15 @@ pub struct Caller {
 
 impl Context<'_> {
     /// A context for changes that must be on stable storage when they return.
-    pub const DURABLE: Context<'static> =
-        Context { durable: true, interrupt: None, deadline: None, directory_after: None, caller: None };
+    pub const DURABLE: Context<'static> = Context { durable: true, ..Context::NONE };
+    const NONE: Context<'static> = Context {
+        durable: false,
+        interrupt: None,
+        deadline: None,
+        directory_after: None,
+        reads_after: None,
+        caller: None,
+    };
 
     /// True if the caller gave up.
     pub fn interrupted(&self) -> bool {

@@ -9,6 +9,7 @@
 //! Reads share the replica, so the table has a lock of its own, which is never held over a wait.
 
 use crate::context::Out;
+use crate::ops::step::Ask;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -133,14 +134,8 @@ impl Pledges {
     }
 
     /// The answer to a request that asks for pledges, with those that it can carry.
-    pub fn give(
-        &self,
-        at: PartitionNumber,
-        ask: (SessionId, VolumeId),
-        op: &Op,
-        found: Result<Reply>,
-        now: Duration,
-    ) -> Result<Reply> {
+    pub fn give(&self, at: PartitionNumber, by: &Ask, op: &Op, found: Result<Reply>, now: Duration) -> Result<Reply> {
+        let ask = (by.session, by.volume);
         let mut table = self.table();
         if table.term == 0 || !matches!(table.forgetting, Forgetting::Done) || table.is_overdue(ask.0, now) {
             return found;
@@ -155,7 +150,7 @@ impl Pledges {
                     other => return other,
                 };
                 let name = Pledged::Name { dir: *dir, name: name.clone() };
-                given.extend(table.give(ask, name, now).map(|number| (number, GivenFor::Name)));
+                given.extend(table.give(ask, name, by.moved, now).map(|number| (number, GivenFor::Name)));
                 found
             }
             (Op::Inode { op: InodeOp::GetAttr { .. } }, Ok(Reply::Node { attr, created: false })) => {
@@ -171,7 +166,7 @@ impl Pledges {
         if let Found::Node { attr } = &found
             && attr.spread == 1
         {
-            let number = table.give(ask, Pledged::Attributes { inode: attr.id }, now);
+            let number = table.give(ask, Pledged::Attributes { inode: attr.id }, false, now);
             given.extend(number.map(|number| (number, GivenFor::Attributes)));
         }
         let term = table.term;
@@ -333,7 +328,7 @@ impl Table {
                 // Each has its own number, given or not.
                 let number = first + 2 * index as u64 + place as u64;
                 self.last = number - 1;
-                if about.and_then(|about| self.give(ask, about, now)).is_none() {
+                if about.and_then(|about| self.give(ask, about, false, now)).is_none() {
                     except.push((2 * index + place) as u32);
                 }
                 self.last = number;
@@ -342,10 +337,17 @@ impl Table {
         (first, except)
     }
 
-    fn give(&mut self, (session, volume): (SessionId, VolumeId), about: Pledged, now: Duration) -> Option<u64> {
+    /// `warm`: also if it was recalled a moment ago.
+    fn give(
+        &mut self,
+        (session, volume): (SessionId, VolumeId),
+        about: Pledged,
+        warm: bool,
+        now: Duration,
+    ) -> Option<u64> {
         let wanted = (volume, about);
         let is_recalled = self.recalled.contains_key(&wanted) && !is_planted(Bug::PledgeGivenDuringRecall);
-        if is_recalled || self.cooling.get(&wanted).is_some_and(|until| *until > now) {
+        if is_recalled || !warm && self.cooling.get(&wanted).is_some_and(|until| *until > now) {
             return None;
         }
         if self.cooling.len() >= COOLING_MAX || !self.has_room(session, now) {
@@ -456,7 +458,7 @@ fn about_of(change: &Change) -> Option<About> {
         // While a rename holds its old name, the new one may be seen already.
         Kind::Hold if is_put => Pledged::Name { dir: id()?, name: Name::new(key.rest()).ok()? },
         Kind::Name => Pledged::Name { dir: id()?, name: Name::new(key.rest()).ok()? },
-        Kind::Inode | Kind::Stub => Pledged::Attributes { inode: id()? },
+        Kind::Inode | Kind::Stub | Kind::Content => Pledged::Attributes { inode: id()? },
         _ => return None,
     };
     Some((key.prefix()?.volume, about))

@@ -21,7 +21,7 @@ use crate::locks::Locks;
 use crate::replicate::{Recipient, Replicate};
 use crate::unsynced::{Losses, Unsynced};
 use copy::FilePosition;
-use hekate_graph::{Context, Translator};
+use hekate_graph::{Context, ReadsAfter, Translator};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
 use hekate_threads::{HashMap, Mutex};
@@ -111,6 +111,10 @@ impl Distribute {
 
     /// Sends an op to one partition. Its change has to be synced by a later fsync, unless the op is durable.
     fn forward(&self, context: &Context, partition: PartitionNumber, op: Op) -> Result<Reply> {
+        if let (Some(after), Some(inode)) = (context.reads_after, changed_by(&op)) {
+            let reads = vec![Op::Inode { op: InodeOp::GetAttr { inode } }];
+            return self.forward_with_reads(context, partition, op, (reads, after));
+        }
         let change = self.begin_change(context, partition, &op);
         let reply = self.replicate.send(context, Recipient::Leader(partition), op)?;
         self.record_reply(context, change, &reply)?;
@@ -129,7 +133,13 @@ impl Distribute {
     /// Sends an op on a name. If the caller wants the directory's attributes after the change, and one partition has
     /// both, the same batch requests them.
     fn forward_name_op(&self, context: &Context, dir: InodeId, name: &Name, op: NameOp) -> Result<Reply> {
-        let (partition, op) = (self.name_partition(dir, name), Op::Name { op });
+        let partition = self.name_partition(dir, name);
+        if let Some(after) = context.reads_after {
+            let mut reads = reads_after(&op);
+            reads.retain(|read| !matches!(read, Op::Inode { op } if self.home(op.inode()) != partition));
+            return self.forward_with_reads(context, partition, Op::Name { op }, (reads, after));
+        }
+        let op = Op::Name { op };
         let asks = context.directory_after.filter(|_| !op.is_read() && partition == self.home(dir));
         let Some(after) = asks else { return self.forward(context, partition, op) };
         let leader = Recipient::Leader(partition);
@@ -143,6 +153,23 @@ impl Distribute {
         {
             let _ = after.set(attr);
         }
+        Ok(reply)
+    }
+
+    /// Sends a change to one partition, and reads behind it in the same batch. The leader answers these only if that
+    /// needs no waiting.
+    fn forward_with_reads(
+        &self,
+        context: &Context,
+        partition: PartitionNumber,
+        op: Op,
+        (reads, after): (Vec<Op>, &ReadsAfter),
+    ) -> Result<Reply> {
+        let change = self.begin_change(context, partition, &op);
+        let (reply, found) = self.replicate.send_with_reads(context, Recipient::Leader(partition), op, reads)?;
+        self.record_reply(context, change, &reply)?;
+        // A name op that is sent once more sets it once more; the first is as good.
+        let _ = after.set(found);
         Ok(reply)
     }
 
@@ -434,4 +461,30 @@ fn add(sum: Reply, more: Reply) -> Result<Reply> {
         }
         _ => Err(unexpected()),
     }
+}
+/// The inode that an op changes, if a client will ask for its attributes afterwards. A write to shards is told to the
+/// inode's leader too often for that.
+fn changed_by(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::Inode {
+            op: InodeOp::SetAttr { inode, .. } | InodeOp::SetXattr { inode, .. } | InodeOp::RemoveXattr { inode, .. },
+        }
+        | Op::Data { op: DataOp::Write { inode, .. } | DataOp::Append { inode, .. } } => Some(*inode),
+        _ => None,
+    }
+}
+
+/// What a client will ask for behind a change of a name: the directory's attributes, and what a name leads to that was
+/// made.
+fn reads_after(op: &NameOp) -> Vec<Op> {
+    let (dirs, made) = match op {
+        NameOp::Create { dir, name, .. } | NameOp::Link { dir, name, .. } => (vec![*dir], Some((*dir, name))),
+        NameOp::Unlink { dir, .. } | NameOp::Rmdir { dir, .. } => (vec![*dir], None),
+        NameOp::Rename { dir, to_dir, to_name, .. } if dir == to_dir => (vec![*dir], Some((*to_dir, to_name))),
+        NameOp::Rename { dir, to_dir, to_name, .. } => (vec![*dir, *to_dir], Some((*to_dir, to_name))),
+        _ => (Vec::new(), None),
+    };
+    let attributes = dirs.into_iter().map(|inode| Op::Inode { op: InodeOp::GetAttr { inode } });
+    let names = made.map(|(dir, name)| Op::Name { op: NameOp::Lookup { dir, name: name.clone() } });
+    attributes.chain(names).collect()
 }

@@ -6,12 +6,13 @@
 //! is it returned.
 
 pub(crate) mod cache;
+mod contents;
 pub(crate) mod touched;
 
 use crate::distribute::Distribute;
 use crate::replicate::Replicate;
 use cache::{Cache, Change, DoorForgets};
-use hekate_graph::{Context, Translator};
+use hekate_graph::{Context, ReadsAfter, Translator};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::{HashSet, Mutex, boot_time, elapsed, now};
@@ -257,11 +258,19 @@ impl Translator for Pledging {
             return reply;
         }
         let touched = touched_by(&op, |inode| self.pledges.cache.lock().attributes(inode));
-        let Some(touched) = touched else { return self.next.handle(context, op) };
-        let change = self.pledges.begin_change(&touched);
-        let reply = self.next.handle(context, op);
+        let Some(touched) = touched else {
+            let reply = self.next.handle(context, op.clone());
+            self.pledges.cache.lock().remember_content(&op, &reply);
+            return reply;
+        };
+        let (change, after) = (self.pledges.begin_change(&touched), ReadsAfter::new());
+        let reply = self.next.handle(&Context { reads_after: Some(&after), ..*context }, op.clone());
         let is_known = reply.as_ref().err().is_none_or(is_final);
-        self.pledges.cache.lock().end_change(change, is_known, boot_time());
+        let reads = after.into_inner().unwrap_or_default();
+        let mut cache = self.pledges.cache.lock();
+        cache.end_change(change, is_known, &reads, boot_time());
+        cache.remember_content(&op, &reply);
+        drop(cache);
         if !is_known {
             // The caller learns that it failed, and a server may execute it.
             self.pledges.tell_of_names(&touched.names);

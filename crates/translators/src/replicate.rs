@@ -63,6 +63,9 @@ pub struct Replicate {
     pledges: Arc<Pledges>,
 }
 
+/// Ops with their replies.
+type Answered = Vec<(Op, Result<Reply>)>;
+
 impl Replicate {
     /// For a session on a volume, which asks for no pledges.
     pub fn new(servers: Arc<dyn Servers>, session: SessionId, map: VolumeMap) -> Self {
@@ -107,20 +110,40 @@ impl Replicate {
         if ops.iter().filter(|(_, op)| !op.is_read()).count() > SESSION_SLOTS {
             return Err(Error::invalid("a batch has more changes than its session has slots"));
         }
-        let map = self.map();
-        let (session, volume, durable) = (self.session, map.volume, context.durable);
-        let mut recipients = Vec::with_capacity(ops.len());
-        let mut requests = Vec::with_capacity(ops.len());
-        let mut asked = Vec::with_capacity(ops.len());
         let is_single = ops.len() == 1;
-        for (recipient, op) in ops {
-            let (_, target) = self.resolve(&map, recipient)?;
-            recipients.push(recipient);
+        let ask = |(_, op): &(Recipient, Op)| {
             // A missing name, which ends a batch, is no error in a reply with pledges.
             let may_ask = is_single || !matches!(op, Op::Name { .. });
-            let at = may_ask.then(|| self.pledges.ask(&op)).flatten();
-            let pledge = at.is_some();
-            asked.push(at);
+            may_ask.then(|| self.pledges.ask(op)).flatten()
+        };
+        let asked: Vec<_> = ops.iter().map(ask).collect();
+        let asks = asked.iter().map(Option::is_some);
+        let answered = self.send_asking(context, ops.into_iter().zip(asks))?.into_iter().zip(asked);
+        Ok(answered.map(|((op, reply), asked)| self.pledges.take(asked, &op, reply)).collect())
+    }
+
+    /// Sends a change, and behind it reads that ask for pledges. The replies to these are returned as they come.
+    pub(crate) fn send_with_reads(
+        &self,
+        context: &Context,
+        recipient: Recipient,
+        op: Op,
+        reads: Vec<Op>,
+    ) -> Result<(Reply, Answered)> {
+        let reads = reads.into_iter().map(|read| ((recipient, read), true));
+        let mut answered = self.send_asking(context, [((recipient, op), false)].into_iter().chain(reads))?.into_iter();
+        let (_, reply) = answered.next().ok_or_else(|| Error::bug("a batch has no reply"))?;
+        Ok((reply?, answered.collect()))
+    }
+
+    /// Sends ops, each with whether it asks for pledges. Returns them with their replies.
+    fn send_asking(&self, context: &Context, ops: impl Iterator<Item = ((Recipient, Op), bool)>) -> Result<Answered> {
+        let map = self.map();
+        let (session, volume, durable) = (self.session, map.volume, context.durable);
+        let (mut recipients, mut requests) = (Vec::new(), Vec::new());
+        for ((recipient, op), pledge) in ops {
+            let (_, target) = self.resolve(&map, recipient)?;
+            recipients.push(recipient);
             requests.push(Request { volume, target, session, op_id: OpId(0), durable, retry: false, pledge, op });
         }
         let changes = requests.iter().filter(|request| !request.op.is_read()).count();
@@ -130,8 +153,7 @@ impl Replicate {
         }
         let replies = self.send_runs(context, &recipients, &mut requests);
         self.slots.release(slots);
-        let taken = replies?.into_iter().zip(&requests).zip(asked);
-        Ok(taken.map(|((reply, request), asked)| self.pledges.take(asked, &request.op, reply)).collect())
+        Ok(requests.into_iter().map(|request| request.op).zip(replies?).collect())
     }
 
     /// An op id with its slot, for an op that may be sent several times.

@@ -82,8 +82,7 @@ impl Filesystem {
             },
             Err(error) => return Err(error.into()),
         };
-        self.names.replaced(&(caller.inode, name));
-        let entry = self.entry_out(&attr, self.cache);
+        let entry = self.made(caller, name, &attr);
         self.mark_open(attr.id);
         self.nodes.unchanged(attr.id.number(), attr.change);
         Ok(bytes_of(&CreateOut { entry, open: self.open_out(attr.id, create.flags, false) }))
@@ -110,8 +109,14 @@ impl Filesystem {
     /// Reply with the inode of a name that was made. The time in it replaces that for which the kernel knew the name to
     /// be missing.
     fn made_entry(&self, caller: &Caller, name: Name, attr: &Attr) -> Outcome {
-        self.names.replaced(&(caller.inode, name));
-        Ok(bytes_of(&self.entry_out(attr, self.cache)))
+        Ok(bytes_of(&self.made(caller, name, attr)))
+    }
+
+    fn made(&self, caller: &Caller, name: Name, attr: &Attr) -> EntryOut {
+        let at = (caller.inode, name);
+        self.names.replaced(&at);
+        let name_validity = self.name_validity(&at, Some(attr.id));
+        self.entry_out(attr, name_validity)
     }
 
     pub(super) fn unlink(&self, caller: &Caller, name: Name) -> Outcome {
@@ -188,10 +193,11 @@ impl Filesystem {
 
     fn expire_moved_one(&self, caller: &Caller, from: &NameAt, to: &NameAt) {
         let Some(until) = self.names.used_until(from) else { return };
-        // A look-up is one message, a wait would be up to half a second.
+        // It was pledged with the rename, or is asked for now.
         let inode = self.volume.lookup(&caller.context, to.0, to.1.clone()).ok().map(|attr| attr.id);
+        self.names.note_moved(to);
         let left = until.saturating_duration_since(Instant::now());
-        if inode.is_none() || self.name_validity(to, inode) < left {
+        if inode.is_none() || self.volume.pledges().name_validity(to, inode) < left {
             std::thread::sleep(left);
         }
     }

@@ -39,13 +39,16 @@ pub struct Ask {
     pub spread: u32,
     /// The session asks for pledges with the answer.
     pub pledge: bool,
+    /// The session has just renamed something to the name that it looks up. It is pledged also if it was recalled a
+    /// moment ago.
+    pub moved: bool,
 }
 
 impl Ask {
     /// The context of an op that is answered once all members have its change. The fields say more.
     pub fn new(ring: RingId, count: u32, volume: VolumeId, (session, op_id): (SessionId, OpId), now: Time) -> Self {
-        let (durable, loose, early, alone, spread, pledge) = (false, false, false, false, 1, false);
-        Self { ring, count, volume, session, op_id, now, durable, loose, early, alone, spread, pledge }
+        let (durable, loose, early, alone, spread, pledge, moved) = (false, false, false, false, 1, false, false);
+        Self { ring, count, volume, session, op_id, now, durable, loose, early, alone, spread, pledge, moved }
     }
 
     /// The partition that owns a position.

@@ -64,8 +64,16 @@ fn begun() -> Pledges {
 
 /// Asks for a name. Returns the numbers of the pledges.
 fn look_up(pledges: &Pledges, session: SessionId, text: &str, found: Result<Reply>, now: Duration) -> Vec<u64> {
+    look_up_as(pledges, &ask(session), text, found, now)
+}
+
+fn ask(session: SessionId) -> Ask {
+    Ask::new(RingId(1), 4, VOLUME, (session, OpId(0)), Time(0))
+}
+
+fn look_up_as(pledges: &Pledges, ask: &Ask, text: &str, found: Result<Reply>, now: Duration) -> Vec<u64> {
     let op = Op::Name { op: NameOp::Lookup { dir: DIR, name: name(text) } };
-    match pledges.give(PARTITION, (session, VOLUME), &op, found, now) {
+    match pledges.give(PARTITION, ask, &op, found, now) {
         Ok(Reply::Pledged { pledges, .. }) => pledges.iter().map(|given| given.number).collect(),
         _ => Vec::new(),
     }
@@ -118,8 +126,15 @@ fn what_is_recalled_is_not_pledged_anew_until_it_has_cooled() {
     look_up(&pledges, ANN, "a", Err(Error::NotFound), START);
     change(&pledges, BEN, &name_changes("a"), START);
     assert!(look_up(&pledges, BEN, "a", Err(Error::NotFound), START).is_empty());
+    let moved = Ask { moved: true, ..ask(BEN) };
+    assert!(look_up_as(&pledges, &moved, "a", Err(Error::NotFound), START).is_empty(), "a change waits for it");
     assert!(pledges.end_session(ANN));
     assert!(look_up(&pledges, BEN, "a", Err(Error::NotFound), START + COOLING / 2).is_empty());
+    assert_eq!(
+        look_up_as(&pledges, &moved, "a", Err(Error::NotFound), START + COOLING / 2).len(),
+        1,
+        "who renamed needs it"
+    );
     assert_eq!(look_up(&pledges, BEN, "a", Err(Error::NotFound), START + COOLING).len(), 1);
 }
 
@@ -183,7 +198,7 @@ fn a_list_pledges_each_entry_under_a_number_of_its_own() {
     let entries = vec![entry("a", FILE, Some(attr(FILE))), entry("b", DIR, None), entry("c", FILE, Some(attr(FILE)))];
     let op = NameOp::List { dir: DIR, after: None, limit: 9, attributes: true, touch: false };
     let found = Ok(Reply::List { entries, end: true });
-    let given = pledges.give(PARTITION, (ANN, VOLUME), &Op::Name { op }, found, START);
+    let given = pledges.give(PARTITION, &ask(ANN), &Op::Name { op }, found, START);
     let Ok(Reply::Pledged { pledges: given, .. }) = given else { panic!("{given:?}") };
     let [GivenPledges { number: first, given_for: GivenFor::Entries { except }, .. }] = &given[..] else {
         panic!("{given:?}")

@@ -52,7 +52,7 @@ impl Leader {
             return None;
         }
         Some(match ask.pledge {
-            true => self.pledges.give(at.own.partition, (ask.session, ask.volume), op, found, around.elapsed),
+            true => self.pledges.give(at.own.partition, ask, op, found, around.elapsed),
             false => found,
         })
     }

@@ -112,6 +112,7 @@ impl Node {
     ) -> (Vec<Result<Reply>>, Vec<Duration>) {
         let (mut replies, mut took) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
         let mut answer_bytes = 0;
+        let mut change = None;
         let busy = self.statistics.ops().busy();
         for request in requests {
             let begun = now();
@@ -122,15 +123,25 @@ impl Node {
                 _ if answer_bytes > ANSWER_BYTES_MAX => {
                     Err(Error::invalid("the replies of the batch may exceed a frame; send the rest in another batch"))
                 }
-                _ => self.request(session, request, durability),
+                _ => self.request(session, request, change, durability),
             };
+            if !request.op.is_read() {
+                change = Some(&request.op);
+            }
             replies.push(reply);
             took.push(elapsed(begun));
         }
         (replies, took)
     }
 
-    fn request(&self, session: &Arc<Session>, request: &Request, durability: &mut Durability) -> Result<Reply> {
+    /// `change`: the last change before it in its batch.
+    fn request(
+        &self,
+        session: &Arc<Session>,
+        request: &Request,
+        change: Option<&Op>,
+        durability: &mut Durability,
+    ) -> Result<Reply> {
         if !request.op.is_read() && self.cluster.access.is_read_only(&session.owner) {
             return Err(Error::ReadOnly);
         }
@@ -139,7 +150,11 @@ impl Node {
         }
         match request.target {
             Target::Partition { ring, partition, epoch } => {
-                self.partition_op(session, request, LeaderTarget { ring, partition, epoch }, durability)
+                // The reply to the change does not wait for what is read behind it.
+                let at_once = change.is_some() && request.pledge;
+                let moved = matches!(change, Some(Op::Name { op: NameOp::Rename { .. } }));
+                let target = LeaderTarget { ring, partition, epoch, at_once, moved };
+                self.partition_op(session, request, target, durability)
             }
             Target::Replica { ring, partition, epoch, brick } => {
                 let target = MemberTarget { ring, address: Address { partition, brick }, epoch };

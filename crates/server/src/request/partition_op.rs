@@ -24,6 +24,10 @@ pub struct LeaderTarget {
     pub ring: RingId,
     pub partition: PartitionNumber,
     pub epoch: Epoch,
+    /// A read is answered only if that needs no waiting.
+    pub at_once: bool,
+    /// It comes behind a rename.
+    pub moved: bool,
 }
 
 impl Node {
@@ -70,10 +74,12 @@ impl Node {
             spread: spread_of(&volume, &request.op),
             // A recall would not reach it.
             pledge: request.pledge && session.is_listening(),
+            moved: target.moved,
             ..Ask::new(ring.ring, ring.count(), session.volume, (session.id, request.op_id), Self::clock())
         };
         match &request.op {
             op @ Op::Lock { .. } => self.lock_op(&ring, &ask, op, to),
+            op if op.is_read() && target.at_once => ring.read(&ask, to.partition, op).unwrap_or(Err(Error::Skipped)),
             op if op.is_read() => self.read_and_note(&ring, &ask, request, to),
             _ => {
                 let reply = self.change_op(&ring, &ask, request, to)?;

@@ -5,7 +5,8 @@
 //! session has touched since the request was sent that the reply answers.
 
 use super::NameAt;
-use super::touched::Touched;
+use super::contents::Contents;
+use super::touched::{Touched, is_access_near};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::HashMap;
@@ -34,6 +35,7 @@ pub(crate) struct Cache {
     leases: HashMap<PartitionNumber, Lease>,
     names: Generations<(InodeId, Name), Known<Target>>,
     attributes: Generations<InodeId, Known<Attr>>,
+    contents: Contents,
     /// What was dropped last, with the moment.
     dropped: VecDeque<(u64, Dropped)>,
     /// Replies to requests from before this moment are not taken.
@@ -102,6 +104,8 @@ struct Relied {
 #[derive(Debug)]
 pub(crate) struct Change {
     number: u64,
+    /// The moment before it was sent.
+    asked: u64,
     dropped: Vec<Dropped>,
 }
 
@@ -174,6 +178,9 @@ impl Cache {
             Op::Inode { op: InodeOp::ListXattr { inode } } if self.has_no_xattrs(*inode, now) => {
                 Ok(Reply::Names { names: Vec::new() })
             }
+            Op::Data { op: DataOp::Read { inode, offset, length, touch } } => {
+                self.content(*inode, (*offset, *length), *touch, now)?
+            }
             _ => return None,
         };
         self.hits += 1;
@@ -183,6 +190,28 @@ impl Cache {
     fn node(&self, inode: InodeId, now: Duration) -> Option<Result<Reply>> {
         let attr = self.valid_attributes(inode, now)?;
         Some(Ok(Reply::Node { attr: attr.clone(), created: false }))
+    }
+
+    /// The answer to a read that does not move the time of access.
+    fn content(
+        &self,
+        inode: InodeId,
+        (offset, length): (u64, u32),
+        touch: bool,
+        now: Duration,
+    ) -> Option<Result<Reply>> {
+        let attr = self.valid_attributes(inode, now).filter(|attr| !touch || !is_access_near(attr))?;
+        let content = self.contents.get(attr)?;
+        let begin = offset.min(content.len() as u64) as usize;
+        let end = begin.saturating_add(length as usize).min(content.len());
+        Some(Ok(Reply::FileData { bytes: content.slice(begin..end), attr: attr.clone() }))
+    }
+
+    /// Remembers the content of a small file that was read.
+    pub fn remember_content(&mut self, op: &Op, reply: &Result<Reply>) {
+        if let (Op::Data { op: DataOp::Read { offset, .. } }, Ok(Reply::FileData { bytes, attr })) = (op, reply) {
+            self.contents.remember(*offset, bytes, attr);
+        }
     }
 
     fn valid_attributes(&self, inode: InodeId, now: Duration) -> Option<&Attr> {
@@ -396,12 +425,15 @@ impl Cache {
             self.forget(&dropped);
         }
         self.changing.0.extend(dropped.iter().cloned());
-        (Change { number, dropped }, if tells_all { DoorForgets::All } else { DoorForgets::These(inodes) })
+        (
+            Change { number, asked: self.moment, dropped },
+            if tells_all { DoorForgets::All } else { DoorForgets::These(inodes) },
+        )
     }
 
-    /// The op has ended. `is_known`: it was executed, or will never be.
-    pub fn end_change(&mut self, change: Change, is_known: bool, now: Duration) {
-        let Change { number, mut dropped } = change;
+    /// The op has ended. `is_known`: it was executed, or will never be. `reads`: what was read behind it.
+    pub fn end_change(&mut self, change: Change, is_known: bool, reads: &[(Op, Result<Reply>)], now: Duration) {
+        let Change { number, asked, mut dropped } = change;
         dropped.iter().for_each(|one| self.changing.remove(one));
         let relied: Vec<Relied> = self.relied.extract_if(.., |relied| relied.op == number).collect();
         let lost: Vec<Dropped> = relied
@@ -411,6 +443,11 @@ impl Cache {
             .collect();
         self.forget(&lost);
         dropped.extend(lost);
+        for (op, reply) in reads {
+            if let Ok(Reply::Pledged { found, pledges }) = reply {
+                self.take(asked, op, found, pledges, now);
+            }
+        }
         // Replies to requests that were sent while the op was under way may be older than what it did.
         dropped.iter().for_each(|one| self.note_dropped(one.clone()));
         if !is_known {

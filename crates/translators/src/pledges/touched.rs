@@ -54,7 +54,11 @@ pub(crate) fn touched_by(op: &Op, known: impl Fn(InodeId) -> Option<Attr>) -> Op
             | InodeOp::Fetch { .. } => None,
         },
         Op::Data { op } => match op {
-            DataOp::Copy { from, to, .. } => Some(Touched::inodes([*from, *to])),
+            DataOp::Copy { from, to, touch, .. } => {
+                let mut touched = touch.then(|| read(*from)).flatten().unwrap_or_default();
+                touched.inodes.push(*to);
+                Some(touched)
+            }
             DataOp::Read { inode, touch: true, .. } => read(*inode),
             DataOp::Read { .. } | DataOp::Seek { .. } | DataOp::Fsync { .. } => None,
             other => other.inode().map(|inode| Touched::inodes([inode])),
@@ -132,7 +136,7 @@ fn named(op: &NameOp, read: impl Fn(InodeId) -> Option<Touched>) -> Option<Touch
 }
 
 /// True if a read may move the time of access, by any server's clock.
-fn is_access_near(attr: &Attr) -> bool {
+pub(super) fn is_access_near(attr: &Attr) -> bool {
     let since = time_of_day().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
     attr.is_access_due(Time(now.saturating_add(CLOCK_SLACK)))

@@ -160,7 +160,7 @@ fn nothing_is_remembered_of_what_an_own_op_is_changing() {
     assert_eq!(cache.ask(&lookup("a")), None, "no pledge is asked for");
     cache.take(asked, &lookup("a"), &found(), &both(), START);
     assert!(!is_known(&mut cache, &lookup("a"), START), "asked before, answered meanwhile");
-    cache.end_change(change, true, START);
+    cache.end_change(change, true, &[], START);
     cache.take(asked, &lookup("a"), &found(), &both(), START);
     assert!(!is_known(&mut cache, &lookup("a"), START), "asked before, answered after");
     take(&mut cache, "a", START);
@@ -179,7 +179,7 @@ fn the_removal_of_an_unknown_name_ends_the_attributes_of_all_files() {
     assert_eq!(forgets, DoorForgets::All);
     assert!(!is_known(&mut cache, &get_attr(FILE), START));
     assert!(is_known(&mut cache, &get_attr(DIR), START), "no file");
-    cache.end_change(change, true, START);
+    cache.end_change(change, true, &[], START);
     take(&mut cache, "a", START);
     assert!(is_known(&mut cache, &get_attr(FILE), START));
 }
@@ -205,7 +205,7 @@ fn a_name_that_is_recalled_while_an_own_op_changes_its_inode_may_lead_to_any_fil
     assert_eq!(cache.drop_recalled(PARTITION, &[Pledge { about, number: 1 }]).0, DoorForgets::All);
     assert!(!is_known(&mut cache, &get_attr(other), START), "another client may rename it there now");
     assert_eq!(cache.validity(&attr(other, NodeKind::File), START), Duration::ZERO);
-    cache.end_change(change, true, START);
+    cache.end_change(change, true, &[], START);
     assert!(!is_known(&mut cache, &get_attr(other), START), "it was removed perhaps");
 }
 
@@ -217,7 +217,7 @@ fn a_name_whose_lease_ends_while_an_own_op_changes_its_inode_may_lead_to_any_fil
     cache.renew(later, later, &[(PartitionNumber(1), TERM)]);
     assert!(is_known(&mut cache, &get_attr(other), later));
     assert!(!is_known(&mut cache, &get_attr(other), later + MOMENT));
-    cache.end_change(change, true, later + MOMENT);
+    cache.end_change(change, true, &[], later + MOMENT);
     assert!(!is_known(&mut cache, &get_attr(other), later + MOMENT));
 }
 
@@ -227,13 +227,13 @@ fn a_name_that_two_own_ops_change_may_lead_to_any_file() {
     let (first, _) = begin(&mut cache, &unlink("a"), START);
     let (second, forgets) = begin(&mut cache, &unlink("a"), START);
     assert_eq!(forgets, DoorForgets::All);
-    cache.end_change(second, true, START);
+    cache.end_change(second, true, &[], START);
     let asked = cache.ask(&get_attr(other)).unwrap();
     let found = Found::Node { attr: Box::new(attr(other, NodeKind::File)) };
     let pledge = GivenPledges { partition: PartitionNumber(1), ..given(8, GivenFor::Attributes) };
     cache.take(asked, &get_attr(other), &found, &[pledge], START);
     assert!(!is_known(&mut cache, &get_attr(other), START), "the first one may still remove it");
-    cache.end_change(first, true, START);
+    cache.end_change(first, true, &[], START);
     assert!(!is_known(&mut cache, &get_attr(other), START));
 }
 
@@ -242,13 +242,13 @@ fn what_an_op_without_an_answer_may_change_is_not_remembered_for_long() {
     let mut cache = leased();
     take(&mut cache, "a", START);
     let (change, _) = begin(&mut cache, &chmod(FILE), START);
-    cache.end_change(change, false, START);
+    cache.end_change(change, false, &[], START);
     take(&mut cache, "a", START);
     assert!(!is_known(&mut cache, &get_attr(FILE), START));
     let later = START + Duration::from_secs(601);
     cache.renew(later, later, &[(PARTITION, TERM)]);
     let (other, _) = begin(&mut cache, &chmod(DIR), later);
-    cache.end_change(other, true, later);
+    cache.end_change(other, true, &[], later);
     take(&mut cache, "a", later);
     assert!(is_known(&mut cache, &get_attr(FILE), later));
 }
