@@ -3,7 +3,7 @@
 use super::scripted_servers::{Fate, ScriptedServers};
 use super::support::*;
 use super::virtual_time::in_virtual_time;
-use hekate_graph::{Context, Translator};
+use hekate_graph::{Context, ReadsAfter, Translator};
 use hekate_proto::*;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -261,4 +261,34 @@ fn the_end_of_a_session_goes_to_the_server_that_opened_it() {
     let client = shares();
     assert_eq!(client.call(Op::Volume { op: VolumeOp::EndSession }), Ok(Reply::Done));
     assert_eq!(client.servers.take_sent().iter().map(|sent| sent.server.0).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn what_a_client_needs_next_is_read_behind_a_change() {
+    let client = Client::new(map(), |_, _, request| match &request.op {
+        Op::Name { op: NameOp::Lookup { .. } } => Err(Error::Skipped),
+        Op::Name { op: NameOp::Create { .. } } => node(attr(inode(0, 9), NodeKind::File)),
+        Op::Name { .. } => Ok(Reply::Done),
+        Op::Inode { op } => node(attr(op.inode(), NodeKind::Directory)),
+        _ => Err(Error::bug("scripted")),
+    });
+    let sent = |op: Op| {
+        let after = ReadsAfter::new();
+        let context = Context { reads_after: Some(&after), ..Context::default() };
+        let _ = client.top.handle(&context, op);
+        let sent = client.servers.take_sent();
+        assert!(sent.iter().all(|one| one.batch == sent[0].batch && one.request.pledge == one.request.op.is_read()));
+        let labels: Vec<_> = sent.iter().map(|one| one.label()).collect();
+        assert_eq!(after.get().map_or(0, Vec::len), labels.len() - 1);
+        labels
+    };
+    assert_eq!(sent(create(DIR, "n")), ["create", "getattr", "lookup"]);
+    let unlink = NameOp::Unlink { dir: DIR, name: name("n"), open_here: None };
+    assert_eq!(sent(Op::Name { op: unlink }), ["unlink", "getattr"]);
+    let (dir, to_name) = (inode(1, 2), name("m"));
+    let rename =
+        NameOp::Rename { dir, name: name("n"), to_dir: DIR, to_name, mode: RenameMode::Replace, open_here: None };
+    assert_eq!(sent(Op::Name { op: rename }), ["rename", "getattr", "lookup"], "the old directory is elsewhere");
+    let changes = AttrChanges::default();
+    assert_eq!(sent(Op::Inode { op: InodeOp::SetAttr { inode: DIR, changes } }), ["setattr", "getattr"]);
 }

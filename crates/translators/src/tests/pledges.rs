@@ -28,6 +28,12 @@ fn unlink(text: &str) -> Op {
     Op::Name { op: NameOp::Unlink { dir: DIR, name: name(text), open_here: None } }
 }
 
+fn create(text: &str) -> Op {
+    let (mode, uid, gid, umask, exclusive, seed) = (0o644, 0, 0, 0, true, 1);
+    let (name, node) = (name(text), NewNode::File);
+    Op::Name { op: NameOp::Create { dir: DIR, name, node, mode, uid, gid, umask, exclusive, seed } }
+}
+
 fn found() -> Found {
     Found::Node { attr: Box::new(attr(FILE, NodeKind::File)) }
 }
@@ -351,4 +357,97 @@ fn a_recall_is_returned_once_the_door_has_forgotten() {
     top.handle(&Context::default(), lookup("a")).unwrap();
     assert_eq!(servers.count("lookup"), 1, "it is asked for anew");
     servers.close();
+}
+
+fn pledged(found: Found, pledges: &[GivenPledges]) -> Result<Reply> {
+    Ok(Reply::Pledged { found, pledges: pledges.to_vec() })
+}
+
+/// What is read behind a change of the name `a`.
+fn reads_behind() -> Vec<(Op, Result<Reply>)> {
+    let directory = Found::Node { attr: Box::new(attr(DIR, NodeKind::Directory)) };
+    let of_directory = pledged(directory, &[given(3, GivenFor::Attributes)]);
+    vec![(get_attr(DIR), of_directory), (lookup("a"), pledged(found(), &both()))]
+}
+
+#[test]
+fn what_is_read_behind_an_own_op_is_taken_when_it_ends() {
+    let mut cache = leased();
+    let (change, _) = begin(&mut cache, &create("a"), START);
+    cache.end_change(change, true, &reads_behind(), START);
+    assert!([lookup("a"), get_attr(DIR), get_attr(FILE)].iter().all(|op| is_known(&mut cache, op, START)));
+    let (change, _) = begin(&mut cache, &create("a"), START);
+    cache.end_change(change, false, &reads_behind(), START);
+    assert!(!is_known(&mut cache, &get_attr(DIR), START), "its outcome is not known");
+}
+
+#[test]
+fn what_is_read_behind_an_own_op_is_not_taken_if_something_has_touched_it_since() {
+    let mut cache = leased();
+    let (change, _) = begin(&mut cache, &create("a"), START);
+    let about = Pledged::Attributes { inode: DIR };
+    cache.drop_recalled(PARTITION, &[Pledge { about, number: 3 }]);
+    cache.end_change(change, true, &reads_behind(), START);
+    assert!(!is_known(&mut cache, &get_attr(DIR), START), "it was recalled before the reply came");
+    assert!(is_known(&mut cache, &lookup("a"), START));
+
+    let mut cache = leased();
+    let (first, _) = begin(&mut cache, &create("a"), START);
+    let (second, _) = begin(&mut cache, &create("b"), START);
+    cache.end_change(first, true, &reads_behind(), START);
+    assert!(!is_known(&mut cache, &get_attr(DIR), START), "the other may have changed it after it was read");
+    let (third, _) = begin(&mut cache, &create("c"), START);
+    cache.end_change(second, true, &[], START);
+    cache.end_change(third, true, &reads_behind()[..1], START);
+    assert!(!is_known(&mut cache, &get_attr(DIR), START), "the other ended meanwhile");
+}
+
+fn read_of(offset: u64, length: u32) -> Op {
+    Op::Data { op: DataOp::Read { inode: FILE, offset, length, touch: false } }
+}
+
+#[test]
+fn the_content_of_a_small_file_is_answered_while_its_attributes_are_pledged() {
+    let mut cache = leased();
+    let file = Attr { size: 5, change: 7, ..attr(FILE, NodeKind::File) };
+    let data = |bytes: &'static [u8]| Ok(Reply::FileData { bytes: bytes.into(), attr: file.clone() });
+    cache.remember_content(&read_of(0, 100), &data(b"hello"));
+    assert!(!is_known(&mut cache, &read_of(0, 100), START), "nothing is pledged");
+    let node = Found::Node { attr: Box::new(file.clone()) };
+    let asked = cache.ask(&lookup("a")).unwrap();
+    cache.take(asked, &lookup("a"), &node, &both(), START);
+    assert_eq!(cache.answer(&read_of(0, 100), START), Some(data(b"hello")));
+    assert_eq!(cache.answer(&read_of(1, 3), START), Some(data(b"ell")));
+    assert_eq!(cache.answer(&read_of(5, 3), START), Some(data(b"")));
+    assert_eq!(cache.answer(&read_of(u64::MAX, u32::MAX), START), Some(data(b"")));
+    assert!(!is_known(&mut cache, &read_of(0, 100), START + PLEDGE_LEASE));
+    for changed in [
+        Attr { change: 8, ..file.clone() },
+        Attr { mtime: Time(9), ..file.clone() },
+        Attr { ctime: Time(9), ..file.clone() },
+        Attr { size: 6, ..file.clone() },
+    ] {
+        let asked = cache.ask(&lookup("a")).unwrap();
+        cache.take(asked, &lookup("a"), &Found::Node { attr: Box::new(changed) }, &both(), START);
+        assert!(!is_known(&mut cache, &read_of(0, 100), START));
+    }
+}
+
+#[test]
+fn only_whole_contents_beside_the_inode_are_remembered() {
+    let file = Attr { size: 5, ..attr(FILE, NodeKind::File) };
+    let in_shards = Attr {
+        layout: Layout { pieces: vec![Piece { data: DataId(1), length: u64::MAX }], ..file.layout.clone() },
+        ..file.clone()
+    };
+    for (offset, bytes, of) in
+        [(0, &b"hell"[..], &file), (1, b"ello", &file), (1, b"hello", &file), (0, b"hello", &in_shards)]
+    {
+        let mut cache = leased();
+        let asked = cache.ask(&lookup("a")).unwrap();
+        cache.take(asked, &lookup("a"), &Found::Node { attr: Box::new(of.clone()) }, &both(), START);
+        let data = Ok(Reply::FileData { bytes: bytes.into(), attr: of.clone() });
+        cache.remember_content(&read_of(offset, 100), &data);
+        assert!(!is_known(&mut cache, &read_of(0, 100), START), "{offset} {bytes:?}");
+    }
 }
