@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from harness import equal, raises, write
+from harness import equal, raises, read, write
 
 ROUNDS = int(os.environ.get("COHERENCE_ROUNDS", "150"))
 
@@ -257,3 +257,73 @@ def test_changes_of_the_same_names_by_two_mounts_end(store):
     [worker.join() for worker in workers]
     assert not failures, failures
     assert len(took) > 20 and max(took) < 4, f"{len(took)} attempts, the longest took {max(took):.1f} s"
+
+
+def test_the_kernel_keeps_pages_of_small_files_while_they_are_pledged(store):
+    one, two = two_mounts(store)
+    write(f"{one}/f", b"first")
+    time.sleep(1.1)
+    equal(read(f"{two}/f"), b"first", "content")
+    handle = os.open(f"{two}/f", os.O_RDONLY)
+    look = lambda: equal(os.pread(handle, 10, 0), b"first", "content")
+    assert any(answers_alone(store, look) for _ in range(8)), "the mount's process was asked each time"
+    os.close(handle)
+
+
+def test_what_another_mount_writes_is_read_whatever_its_times_say(store):
+    one, two = two_mounts(store)
+    write(f"{one}/f", b"00000000")
+    os.utime(f"{one}/f", ns=(1, 1))
+    handle = os.open(f"{two}/f", os.O_RDONLY)
+    for number in range(ROUNDS):
+        content = b"%08d" % number
+        with open(f"{one}/f", "r+b") as file:
+            file.write(content)
+        if number % 2:
+            os.utime(f"{one}/f", ns=(1, 1))
+        if number % 3:
+            equal(os.pread(handle, 100, 0), content, "what an open file reads")
+        equal(read(f"{two}/f"), content, "what a new one reads")
+        if number % 10 == 0:
+            # Long enough for what was recalled to be pledged again.
+            time.sleep(1.1)
+            equal(os.pread(handle, 100, 0), content, "what an open file reads later")
+            equal(read(f"{two}/f"), content, "what a new one reads later")
+            equal(read(f"{two}/f"), content, "what a new one reads then")
+    os.close(handle)
+
+
+def test_a_file_that_has_grown_is_read_as_it_is(store):
+    """Of a larger file the attributes do not tell of each change."""
+    one, two = two_mounts(store)
+    write(f"{one}/f", b"a" * 1000)
+    time.sleep(1.1)
+    handle = os.open(f"{two}/f", os.O_RDONLY)
+    equal(os.pread(handle, 10, 0), b"a" * 10, "content")
+    file = os.open(f"{one}/f", os.O_RDWR)
+    os.pwrite(file, b"b" * 100_000, 0)
+    for number in range(20):
+        content = b"%010d" % number
+        os.pwrite(file, content, 0)
+        equal(os.pread(handle, 10, 0), content, "content")
+        os.utime(f"{one}/f", ns=(1, 1))
+    os.ftruncate(file, 5)
+    equal(os.pread(handle, 10, 0), b"00000", "content")
+    os.close(file)
+    os.close(handle)
+
+
+def test_a_reader_sees_its_own_mounts_writes(store):
+    one = store.up()
+    write(f"{one}/f", b"0" * 10)
+    reader = os.open(f"{one}/f", os.O_RDONLY)
+    writer = os.open(f"{one}/f", os.O_RDWR)
+    for number in range(50):
+        content = b"%010d" % number
+        equal(len(os.pread(reader, 20, 0)), 10, "length")
+        os.pwrite(writer, content, 0)
+        equal(os.pread(reader, 20, 0), content, "content")
+    os.ftruncate(writer, 3)
+    equal(os.pread(reader, 20, 0), b"000", "content after a truncate")
+    os.close(reader)
+    os.close(writer)

@@ -79,6 +79,8 @@ struct Node {
     /// made. 0: never.
     passed_at: u32,
     kind: NodeKind,
+    /// The kernel may have pages of the file, which are those of `change`.
+    has_pages: bool,
     /// True for a file with set-group-id that its group may not execute, as last sent to the kernel.
     set_group: bool,
 }
@@ -113,6 +115,7 @@ impl Nodes {
             opens: 0,
             no_xattrs_until: 0,
             passed_at: 0,
+            has_pages: false,
             kind,
             set_group: false,
         };
@@ -289,6 +292,22 @@ impl Nodes {
     pub(crate) fn unchanged(&self, node: u64, change: u64) -> bool {
         let mut shard = self.shard(node).lock();
         shard.get_mut(&node).is_some_and(|known| std::mem::replace(&mut known.change, change) == change)
+    }
+
+    /// Notes that the kernel is about to keep pages of the file. Returns whether it was before.
+    pub(crate) fn note_pages(&self, node: u64) -> bool {
+        let mut shard = self.shard(node).lock();
+        shard.get_mut(&node).is_some_and(|known| std::mem::replace(&mut known.has_pages, true))
+    }
+
+    /// True if the kernel may have pages of the file.
+    pub(crate) fn has_pages(&self, node: u64) -> bool {
+        self.shard(node).lock().get(&node).is_some_and(|known| known.has_pages)
+    }
+
+    /// True if the kernel may have pages of the file as it was before it got this change counter.
+    pub(crate) fn has_old_pages(&self, node: u64, change: u64) -> bool {
+        self.shard(node).lock().get(&node).is_some_and(|known| known.has_pages && known.change != change)
     }
 
     /// Ends an open.

@@ -33,7 +33,13 @@ struct Recalls {
 /// Has the volume's recalls passed on to the kernel.
 pub(crate) fn pass_on_recalls(session: &Arc<Session<Filesystem>>) {
     let recalls = Recalls { session: Arc::downgrade(session), telling: Arc::default() };
-    session.handler().watch(Arc::new(recalls));
+    let of_pages = Arc::downgrade(session);
+    let drop_pages = move |node| {
+        if let Some(session) = of_pages.upgrade() {
+            session.device().invalidate_pages(node);
+        }
+    };
+    session.handler().watch(Arc::new(recalls), Box::new(drop_pages));
 }
 
 impl Watcher for Recalls {
