@@ -62,16 +62,7 @@ impl Device {
     ///
     /// The kernel takes no lock for this that a request holds (`fuse_reverse_inval_inode` with a negative offset).
     pub(crate) fn invalidate_attributes(&self, node: u64) -> bool {
-        self.invalidate(node, -1)
-    }
-
-    /// Has the kernel drop the pages of an inode. It waits for reads that fill some of them.
-    pub(crate) fn invalidate_pages(&self, node: u64) {
-        self.invalidate(node, 0);
-    }
-
-    fn invalidate(&self, node: u64, offset: i64) -> bool {
-        let body = InvalidateInode { node, offset, length: 0 };
+        let body = InvalidateInode { node, offset: -1, length: 0 };
         let len = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
         let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
         match rustix::io::writev(&self.0, &[IoSlice::new(header.as_bytes()), IoSlice::new(body.as_bytes())]) {

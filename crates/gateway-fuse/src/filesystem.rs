@@ -27,13 +27,11 @@ use crate::removals::Removals;
 use crate::request::{Body, Request};
 use crate::session::PendingReply;
 use bytes::Bytes;
-use data::is_durable;
 use hekate_client::{Context, NameAt, Volume};
 use hekate_proto::{Attr, InodeId, NodeKind};
 use names::NewMode;
 use parking_lot::Mutex;
 pub(crate) use privileges::has_lone_set_group;
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use second_tries::Step;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +44,8 @@ const APPEND_LOCKS: usize = 64;
 /// Lowest minor version of a kernel whose caches of attributes can be cleared beside requests: Linux 5.10.
 const RECALL_MINOR_MIN: u32 = 32;
 
-pub(crate) type DropPages = Box<dyn Fn(u64) + Send + Sync>;
+/// Has the kernel forget the attributes and ACLs of a node.
+pub(crate) type ForgetNode = Box<dyn Fn(u64) + Send + Sync>;
 
 /// A volume as the kernel sees it.
 pub(crate) struct Filesystem {
@@ -63,8 +62,7 @@ pub(crate) struct Filesystem {
     can_expire: AtomicBool,
     nodes: Nodes,
     names: PassedNames,
-    /// Has the kernel drop the pages of a node.
-    drop_pages: OnceLock<DropPages>,
+    forget_node: OnceLock<ForgetNode>,
     handles: Handles,
     removals: Removals,
     appends: [Mutex<()>; APPEND_LOCKS],
@@ -95,7 +93,7 @@ impl Filesystem {
             can_recall: AtomicBool::new(false),
             can_expire: AtomicBool::new(false),
             names: PassedNames::default(),
-            drop_pages: OnceLock::new(),
+            forget_node: OnceLock::new(),
             nodes: Nodes::new(options.export),
             handles: Handles::default(),
             removals: Removals::default(),
@@ -137,44 +135,14 @@ impl Filesystem {
             return Duration::ZERO;
         }
         // As in `validity`.
-        if !self.names.note(name) {
+        if !self.names.note(name, target) {
             return Duration::ZERO;
         }
         pledges.name_validity(name, target).min(NAMES_PASSED_MAX)
     }
 
-    /// Has the kernel drop pages that it has kept of a file, if the file has changed since, before it learns of the
-    /// attributes with which it checks them. Times alone do not tell: programs set them. Returns false if the kernel may
-    /// not use the attributes without a request, as they do not tell of each change of the content.
-    fn check_pages(&self, attr: &Attr) -> bool {
-        let node = attr.id.number();
-        let is_small = attr.layout.is_inline();
-        if self.nodes.has_old_pages(node, attr.change) || !is_small && self.nodes.has_pages(node) {
-            if let Some(drop_pages) = self.drop_pages.get() {
-                drop_pages(node);
-            }
-            self.nodes.unchanged(node, attr.change);
-        }
-        is_small || !self.nodes.has_pages(node)
-    }
-
-    /// True if the kernel may keep pages of a file that is opened to be read: it checks them by the attributes, which
-    /// change with each change of a small file, and are recalled before.
-    fn may_keep_pages(&self, flags: u32, attr: &Attr) -> bool {
-        const ACCESS_MODE: u32 = 3;
-        let only_reads = flags & ACCESS_MODE == OFlags::RDONLY.bits() && flags & OFlags::DIRECT.bits() == 0;
-        only_reads
-            && !is_durable(flags)
-            && self.cache.is_zero()
-            && attr.layout.is_inline()
-            && !self.validity(attr).is_zero()
-    }
-
     /// How long the kernel may use attributes without a request.
     fn validity(&self, attr: &Attr) -> Duration {
-        if !self.check_pages(attr) {
-            return Duration::ZERO;
-        }
         if !self.cache.is_zero() || !self.can_recall.load(Ordering::Relaxed) {
             return self.cache;
         }
@@ -189,9 +157,9 @@ impl Filesystem {
         pledges.validity(attr)
     }
 
-    pub(crate) fn watch(&self, watcher: Arc<dyn hekate_client::Watcher>, drop_pages: DropPages) {
+    pub(crate) fn watch(&self, watcher: Arc<dyn hekate_client::Watcher>, forget_node: ForgetNode) {
         self.volume.pledges().watch(watcher);
-        let _ = self.drop_pages.set(drop_pages);
+        let _ = self.forget_node.set(forget_node);
     }
 
     pub(crate) fn nodes(&self) -> &Nodes {

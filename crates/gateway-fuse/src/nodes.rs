@@ -14,7 +14,7 @@ use crate::removed_directory::{LastAttributes, RemovedDirectory};
 use hekate_proto::{Attr, InodeId, NodeKind, ROOT};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Parts of the table, each with its own lock.
@@ -41,6 +41,8 @@ pub(crate) struct Nodes {
     open: AtomicUsize,
     /// As [`Node::passed_at`], of the root, which is in no part.
     root_passed_at: AtomicU32,
+    /// As [`Node::has_acl`], of the root.
+    root_has_acl: AtomicBool,
     /// True if nodes that the kernel has forgotten are kept, for file handles.
     keeps_all: bool,
     /// Origin of the times in [`Node::no_xattrs_until`].
@@ -50,8 +52,8 @@ pub(crate) struct Nodes {
 impl Default for Nodes {
     fn default() -> Self {
         let (shards, directories) = Default::default();
-        let (open, root_passed_at) = Default::default();
-        Self { shards, directories, open, root_passed_at, keeps_all: false, made: Instant::now() }
+        let (open, root_passed_at, root_has_acl) = Default::default();
+        Self { shards, directories, open, root_passed_at, root_has_acl, keeps_all: false, made: Instant::now() }
     }
 }
 
@@ -79,8 +81,8 @@ struct Node {
     /// made. 0: never.
     passed_at: u32,
     kind: NodeKind,
-    /// The kernel may have pages of the file, which are those of `change`.
-    has_pages: bool,
+    /// The kernel may keep an ACL of the inode for as long as it knows it.
+    has_acl: bool,
     /// True for a file with set-group-id that its group may not execute, as last sent to the kernel.
     set_group: bool,
 }
@@ -115,7 +117,7 @@ impl Nodes {
             opens: 0,
             no_xattrs_until: 0,
             passed_at: 0,
-            has_pages: false,
+            has_acl: false,
             kind,
             set_group: false,
         };
@@ -151,6 +153,23 @@ impl Nodes {
         passed_at != 0 && now.wrapping_sub(passed_at) <= PASSED_MS
     }
 
+    /// Notes that the kernel is about to be given an ACL, or to learn that there is none.
+    pub(crate) fn note_acl(&self, node: u64) {
+        if node == ROOT_NODE {
+            self.root_has_acl.store(true, Ordering::SeqCst);
+        } else if let Some(known) = self.shard(node).lock().get_mut(&node) {
+            known.has_acl = true;
+        }
+    }
+
+    /// The kernel is about to forget it. Returns whether it may have had one.
+    pub(crate) fn take_acl(&self, node: u64) -> bool {
+        match node {
+            ROOT_NODE => self.root_has_acl.swap(false, Ordering::SeqCst),
+            _ => self.shard(node).lock().get_mut(&node).is_some_and(|known| std::mem::take(&mut known.has_acl)),
+        }
+    }
+
     /// The kernel has forgotten the attributes that it was given then.
     pub(crate) fn note_forgotten(&self, node: u64, passed_at: u32) {
         if node == ROOT_NODE {
@@ -162,11 +181,11 @@ impl Nodes {
         }
     }
 
-    /// The nodes of which the kernel may have such attributes.
+    /// The nodes of which the kernel may have such attributes, or an ACL.
     pub(crate) fn passed(&self) -> Vec<u64> {
         let of_part = |part: &Mutex<HashMap<u64, Node>>| {
             let part = part.lock();
-            let passed = part.iter().filter(|(_, known)| self.is_recent(known.passed_at));
+            let passed = part.iter().filter(|(_, known)| self.is_recent(known.passed_at) || known.has_acl);
             passed.map(|(node, _)| *node).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_part).chain([ROOT_NODE]).collect()
@@ -292,22 +311,6 @@ impl Nodes {
     pub(crate) fn unchanged(&self, node: u64, change: u64) -> bool {
         let mut shard = self.shard(node).lock();
         shard.get_mut(&node).is_some_and(|known| std::mem::replace(&mut known.change, change) == change)
-    }
-
-    /// Notes that the kernel is about to keep pages of the file. Returns whether it was before.
-    pub(crate) fn note_pages(&self, node: u64) -> bool {
-        let mut shard = self.shard(node).lock();
-        shard.get_mut(&node).is_some_and(|known| std::mem::replace(&mut known.has_pages, true))
-    }
-
-    /// True if the kernel may have pages of the file.
-    pub(crate) fn has_pages(&self, node: u64) -> bool {
-        self.shard(node).lock().get(&node).is_some_and(|known| known.has_pages)
-    }
-
-    /// True if the kernel may have pages of the file as it was before it got this change counter.
-    pub(crate) fn has_old_pages(&self, node: u64, change: u64) -> bool {
-        self.shard(node).lock().get(&node).is_some_and(|known| known.has_pages && known.change != change)
     }
 
     /// Ends an open.

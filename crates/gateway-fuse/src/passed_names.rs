@@ -4,8 +4,9 @@
 //! any more. The table has hashes only: two names with one hash are told apart by nobody, and the later time counts for
 //! both.
 
+use bytes::Bytes;
 use hekate_client::NameAt;
-use hekate_proto::InodeId;
+use hekate_proto::{InodeId, Name};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -36,14 +37,21 @@ pub(crate) struct PassedNames {
 
 #[derive(Debug)]
 struct Generations {
-    newer: HashMap<u64, Instant>,
-    older: HashMap<u64, Instant>,
+    newer: Generation,
+    older: Generation,
     /// When the newer generation began.
     since: Instant,
     last: Option<Instant>,
     /// Directories of which names were recalled a moment ago, until when they count as shared.
     shared: HashMap<InodeId, Instant>,
     fights_until: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Generation {
+    passed: HashMap<u64, Instant>,
+    /// The last name of each inode.
+    of_inodes: HashMap<InodeId, NameAt>,
 }
 
 impl Default for PassedNames {
@@ -56,7 +64,7 @@ impl Default for PassedNames {
 
 impl PassedNames {
     /// Notes that the kernel is about to be told what this name leads to. False: it is not to be told.
-    pub(crate) fn note(&self, name: &NameAt) -> bool {
+    pub(crate) fn note(&self, name: &NameAt, target: Option<InodeId>) -> bool {
         let (hash, now) = (self.hasher.hash_one(name), Instant::now());
         let mut generations = self.generations.lock();
         let shared_until = generations.shared.get(&name.0).max(generations.fights_until.as_ref());
@@ -64,6 +72,10 @@ impl PassedNames {
             return false;
         }
         self.note_at(&mut generations, hash, now);
+        if let Some((inode, own)) = target.zip(Name::new(Bytes::copy_from_slice(name.1.as_bytes())).ok()) {
+            // A name that came with a request shares the request's memory.
+            generations.newer.of_inodes.insert(inode, (name.0, own));
+        }
         true
     }
 
@@ -77,7 +89,7 @@ impl PassedNames {
             generations.older = std::mem::take(&mut generations.newer);
             generations.since = now;
         }
-        generations.newer.insert(hash, now);
+        generations.newer.passed.insert(hash, now);
         generations.last = Some(now);
     }
 
@@ -103,16 +115,25 @@ impl PassedNames {
     pub(crate) fn replaced(&self, name: &NameAt) {
         let hash = self.hasher.hash_one(name);
         let mut generations = self.generations.lock();
-        generations.newer.remove(&hash);
-        generations.older.remove(&hash);
+        generations.newer.passed.remove(&hash);
+        generations.older.passed.remove(&hash);
     }
 
     /// When the kernel was last told of the name, if it may still use it.
     pub(crate) fn passed_at(&self, name: &NameAt) -> Option<Instant> {
         let hash = self.hasher.hash_one(name);
         let generations = self.generations.lock();
-        let passed_at = generations.newer.get(&hash).or_else(|| generations.older.get(&hash)).copied()?;
+        let passed = &generations.newer.passed;
+        let passed_at = passed.get(&hash).or_else(|| generations.older.passed.get(&hash)).copied()?;
         (used_until(passed_at) > Instant::now()).then_some(passed_at)
+    }
+
+    /// The name that the kernel was told last of those that lead to the inode, if it may still use it.
+    pub(crate) fn name_of(&self, inode: InodeId) -> Option<NameAt> {
+        let generations = self.generations.lock();
+        let name = generations.newer.of_inodes.get(&inode).or_else(|| generations.older.of_inodes.get(&inode))?.clone();
+        drop(generations);
+        self.passed_at(&name).map(|_| name)
     }
 
     /// Until when the kernel may use the name.
@@ -134,7 +155,8 @@ pub(crate) fn used_until(passed_at: Instant) -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hekate_proto::Name;
+
+    const INODE: InodeId = InodeId::new(1, 1, 9);
 
     fn at(text: &str) -> NameAt {
         (InodeId::new(1, 1, 1), Name::new(bytes::Bytes::copy_from_slice(text.as_bytes())).unwrap())
@@ -144,29 +166,30 @@ mod tests {
     fn a_name_is_known_until_the_kernel_cannot_use_it_any_more() {
         let names = PassedNames::default();
         assert!(names.all_used_until().is_none());
-        names.note(&at("a"));
+        names.note(&at("a"), Some(INODE));
+        assert_eq!(names.name_of(INODE), Some(at("a")));
         let passed_at = names.passed_at(&at("a")).unwrap();
         assert_eq!(names.used_until(&at("a")), Some(used_until(passed_at)));
         assert_eq!(names.all_used_until(), Some(used_until(passed_at)));
         assert!(names.passed_at(&at("b")).is_none());
         let mut generations = names.generations.lock();
         let early = Instant::now() - NAMES_PASSED_MAX - 2 * TAKEN_WITHIN;
-        generations.newer.values_mut().for_each(|passed_at| *passed_at = early);
+        generations.newer.passed.values_mut().for_each(|passed_at| *passed_at = early);
         generations.since = early;
         drop(generations);
-        assert!(names.passed_at(&at("a")).is_none());
-        names.note(&at("b"));
-        assert_eq!(names.generations.lock().older.len(), 1);
+        assert!(names.passed_at(&at("a")).is_none() && names.name_of(INODE).is_none());
+        names.note(&at("b"), None);
+        assert_eq!(names.generations.lock().older.passed.len(), 1);
         assert!(names.passed_at(&at("b")).is_some());
         names.note_shared(at("b").0);
-        assert!(!names.note(&at("c")) && names.passed_at(&at("c")).is_none());
+        assert!(!names.note(&at("c"), None) && names.passed_at(&at("c")).is_none());
         names.note_moved(&at("c"));
         assert!(names.passed_at(&at("c")).is_some());
         names.replaced(&at("b"));
         let elsewhere = (InodeId::new(1, 1, 2), at("c").1);
-        assert!(names.note(&elsewhere));
+        assert!(names.note(&elsewhere, None));
         names.note_fight();
-        assert!(!names.note(&elsewhere));
+        assert!(!names.note(&elsewhere, None));
         assert!(names.passed_at(&at("b")).is_none());
     }
 }

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Pause before the kernel is told again of an inode that it is about to have.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
+/// How long a recall of attributes waits until the kernel asks before it uses the inode's name again.
+const NAME_WAIT: Duration = Duration::from_millis(20);
 /// Threads that tell the kernel of names at the same time. With more, recalls wait until the kernel may not use the
 /// names any more.
 const TELLING_MAX: usize = 8;
@@ -33,13 +35,10 @@ struct Recalls {
 /// Has the volume's recalls passed on to the kernel.
 pub(crate) fn pass_on_recalls(session: &Arc<Session<Filesystem>>) {
     let recalls = Recalls { session: Arc::downgrade(session), telling: Arc::default() };
-    let of_pages = Arc::downgrade(session);
-    let drop_pages = move |node| {
-        if let Some(session) = of_pages.upgrade() {
-            session.device().invalidate_pages(node);
-        }
-    };
-    session.handler().watch(Arc::new(recalls), Box::new(drop_pages));
+    let weak = Arc::downgrade(session);
+    let forget_node =
+        move |node| weak.upgrade().into_iter().for_each(|session| _ = session.device().invalidate_attributes(node));
+    session.handler().watch(Arc::new(recalls), Box::new(forget_node));
 }
 
 impl Watcher for Recalls {
@@ -50,6 +49,17 @@ impl Watcher for Recalls {
                 // Nothing is pledged about it now, so nothing was passed on meanwhile.
                 session.handler().nodes().note_forgotten(node, passed_at);
             }
+        }
+        // The kernel checks an owner by what it last knew of the inode, and asks anew only when it looks up a name.
+        let names = session.handler().names();
+        let names: Vec<(NameAt, Instant)> = inodes
+            .iter()
+            .filter_map(|inode| names.name_of(*inode))
+            .filter_map(|name| names.passed_at(&name).map(|at| (name, at)))
+            .collect();
+        let (told, is_told) = channel();
+        if !names.is_empty() && self.tell(session.clone(), names, None, told) {
+            let _ = is_told.recv_timeout(NAME_WAIT);
         }
     }
 
@@ -67,7 +77,7 @@ impl Watcher for Recalls {
         let Some(last) = passed.iter().map(|(_, at)| *at).max() else { return };
         let until = used_until(last);
         let (told, is_told) = channel();
-        if self.tell(session.clone(), passed, last, told) {
+        if self.tell(session.clone(), passed, Some(last), told) {
             let told = is_told.recv_timeout(until.saturating_duration_since(Instant::now()));
             if told == Err(RecvTimeoutError::Timeout) {
                 session.handler().names().note_fight();
@@ -86,12 +96,13 @@ impl Watcher for Recalls {
 }
 
 impl Recalls {
-    /// Has another thread tell the kernel of names, the last of which it was given at `last`. False if there is none.
+    /// Has another thread tell the kernel of names. `last`: when the kernel was told of the last of them, for names that
+    /// it must not use any more. False if there is no thread.
     fn tell(
         &self,
         session: Arc<Session<Filesystem>>,
         names: Vec<(NameAt, Instant)>,
-        last: Instant,
+        last: Option<Instant>,
         told: Sender<()>,
     ) -> bool {
         let telling = self.telling.clone();
@@ -102,7 +113,7 @@ impl Recalls {
         let tell = move || {
             let begun = Instant::now();
             expire(&session, names.iter().map(|(name, _)| name));
-            if last + TAKEN_WITHIN > begun {
+            if let Some(last) = last.filter(|last| *last + TAKEN_WITHIN > begun) {
                 std::thread::sleep((last + TAKEN_WITHIN).saturating_duration_since(Instant::now()));
                 let recent = |(_, at): &&(NameAt, Instant)| *at + TAKEN_WITHIN > begun;
                 expire(&session, names.iter().filter(recent).map(|(name, _)| name));
@@ -123,14 +134,21 @@ fn expire<'a>(session: &Session<Filesystem>, names: impl Iterator<Item = &'a Nam
     names.for_each(|(dir, name)| session.device().expire_name(dir.number(), name.as_bytes()));
 }
 
-/// Has the kernel forget an inode's attributes. Returns when it was given them.
+/// Has the kernel forget an inode's attributes and ACLs. Returns when it was given the attributes, if it may have used
+/// them.
 fn forget(session: &Session<Filesystem>, node: u64) -> Option<u32> {
+    let nodes = session.handler().nodes();
+    let mut had_acl = nodes.take_acl(node);
     loop {
-        let passed_at = session.handler().nodes().passed_at(node)?;
+        let passed_at = nodes.passed_at(node);
+        if passed_at.is_none() && !had_acl {
+            return None;
+        }
         if session.device().invalidate_attributes(node) {
-            return Some(passed_at);
+            return passed_at;
         }
         // A kernel that does not have the inode may be about to: a reply with it is on its way.
         std::thread::sleep(RETRY_PAUSE);
+        had_acl = false;
     }
 }

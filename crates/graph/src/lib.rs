@@ -19,13 +19,14 @@ pub use running::RunningGraph;
 pub use statistics::{Histogram, LayerCounts};
 
 use hekate_proto::{Attr, InodeId, Op, Reply, Result};
+use hekate_threads::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// Reads behind a change, with their replies as the leader sent them.
-pub type ReadsAfter = OnceLock<Vec<(Op, Result<Reply>)>>;
+/// Reads behind the last change of an op, with their replies as the leader sent them.
+pub type ReadsAfter = Mutex<Vec<(Op, Result<Reply>)>>;
 
 /// Parameters that accompany an op through the layers.
 #[derive(Debug, Clone, Copy, Default)]

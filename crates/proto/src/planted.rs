@@ -58,6 +58,14 @@ bugs! {
     OlderReturnDropsPledge = "older-return-drops-pledge",
     /// A new leader renews times, and sessions keep the pledged older ones.
     RenewedTimesNotRecalled = "renewed-times-not-recalled",
+    /// A leader that does not serve yet makes records without recalling pledges.
+    PledgesIgnoredBeforeServing = "pledges-ignored-before-serving",
+    /// A client answers by the content of a small file as it was before its attributes changed.
+    OldContentAnswered = "old-content-answered",
+    /// A client takes what it read behind a change, though something has touched it since.
+    TouchedReadTaken = "touched-read-taken",
+    /// A name is held for a rename of another partition while sessions have a pledge about it.
+    HeldNamePledged = "held-name-pledged",
     /// The leader answers an op before the members hold its record.
     AnsweredBeforeReplication = "answered-before-replication",
     /// A resent op is executed again instead of being answered from its session's slot.

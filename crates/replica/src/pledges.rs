@@ -456,7 +456,9 @@ fn about_of(change: &Change) -> Option<About> {
     let is_put = matches!(change, Change::Put { .. });
     let about = match key.kind()? {
         // While a rename holds its old name, the new one may be seen already.
-        Kind::Hold if is_put => Pledged::Name { dir: id()?, name: Name::new(key.rest()).ok()? },
+        Kind::Hold if is_put && !is_planted(Bug::HeldNamePledged) => {
+            Pledged::Name { dir: id()?, name: Name::new(key.rest()).ok()? }
+        }
         Kind::Name => Pledged::Name { dir: id()?, name: Name::new(key.rest()).ok()? },
         Kind::Inode | Kind::Stub | Kind::Content => Pledged::Attributes { inode: id()? },
         _ => return None,

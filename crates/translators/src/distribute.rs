@@ -111,9 +111,9 @@ impl Distribute {
 
     /// Sends an op to one partition. Its change has to be synced by a later fsync, unless the op is durable.
     fn forward(&self, context: &Context, partition: PartitionNumber, op: Op) -> Result<Reply> {
-        if let (Some(after), Some(inode)) = (context.reads_after, changed_by(&op)) {
-            let reads = vec![Op::Inode { op: InodeOp::GetAttr { inode } }];
-            return self.forward_with_reads(context, partition, op, (reads, after));
+        if let Some(after) = context.reads_after.filter(|_| !op.is_read()) {
+            let attributes = changed_by(&op).map(|inode| Op::Inode { op: InodeOp::GetAttr { inode } });
+            return self.forward_with_reads(context, partition, op, (attributes.into_iter().collect(), after));
         }
         let change = self.begin_change(context, partition, &op);
         let reply = self.replicate.send(context, Recipient::Leader(partition), op)?;
@@ -134,7 +134,7 @@ impl Distribute {
     /// both, the same batch requests them.
     fn forward_name_op(&self, context: &Context, dir: InodeId, name: &Name, op: NameOp) -> Result<Reply> {
         let partition = self.name_partition(dir, name);
-        if let Some(after) = context.reads_after {
+        if let Some(after) = context.reads_after.filter(|_| !op.is_read()) {
             let mut reads = reads_after(&op);
             reads.retain(|read| !matches!(read, Op::Inode { op } if self.home(op.inode()) != partition));
             return self.forward_with_reads(context, partition, Op::Name { op }, (reads, after));
@@ -165,11 +165,16 @@ impl Distribute {
         op: Op,
         (reads, after): (Vec<Op>, &ReadsAfter),
     ) -> Result<Reply> {
-        let change = self.begin_change(context, partition, &op);
+        // What was read behind an earlier change of the same op is too old.
+        after.lock().clear();
+        let (change, is_data) = (self.begin_change(context, partition, &op), matches!(op, Op::Data { .. }));
         let (reply, found) = self.replicate.send_with_reads(context, Recipient::Leader(partition), op, reads)?;
         self.record_reply(context, change, &reply)?;
-        // A name op that is sent once more sets it once more; the first is as good.
-        let _ = after.set(found);
+        // The bytes do not lie beside the inode, and are still to be written.
+        let is_to_be_done = is_data && matches!(reply, Reply::Node { .. });
+        if !is_to_be_done {
+            *after.lock() = found;
+        }
         Ok(reply)
     }
 

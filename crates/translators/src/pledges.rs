@@ -87,6 +87,11 @@ impl Pledges {
         self.cache.lock().name_validity(name, target, boot_time()).min(PASSED_ON_MAX)
     }
 
+    /// True if the attributes of this inode are pledged.
+    pub fn has_attributes(&self, inode: InodeId) -> bool {
+        self.cache.lock().has_attributes(inode, boot_time())
+    }
+
     /// True if the session asks for pledges.
     pub fn is_used(&self) -> bool {
         self.is_used
@@ -263,10 +268,10 @@ impl Translator for Pledging {
             self.pledges.cache.lock().remember_content(&op, &reply);
             return reply;
         };
-        let (change, after) = (self.pledges.begin_change(&touched), ReadsAfter::new());
+        let (change, after) = (self.pledges.begin_change(&touched), ReadsAfter::default());
         let reply = self.next.handle(&Context { reads_after: Some(&after), ..*context }, op.clone());
         let is_known = reply.as_ref().err().is_none_or(is_final);
-        let reads = after.into_inner().unwrap_or_default();
+        let reads = std::mem::take(&mut *after.lock());
         let mut cache = self.pledges.cache.lock();
         cache.end_change(change, is_known, &reads, boot_time());
         cache.remember_content(&op, &reply);

@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::encode::{Outcome, attr_reply, bytes_of, join, joined, sized};
 use bytes::Bytes;
 use hekate_client::SetXattr;
-use hekate_proto::{AttrChanges, Error, NodeKind, SetTime, VolumeSpace};
+use hekate_proto::{AttrChanges, Error, InodeId, NodeKind, SetTime, VolumeSpace};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
@@ -83,6 +83,29 @@ impl Filesystem {
         if self.nodes.has_no_xattrs(caller.inode.number()) {
             return Err(missing(&name).into());
         }
+        let is_acl = name.starts_with(b"system.posix_acl_");
+        let outcome = self.value_of(caller, name, size);
+        if is_acl {
+            self.note_acl(caller.inode);
+        }
+        outcome
+    }
+
+    /// The kernel keeps an ACL, also a missing one, until it looks the inode up or has to forget its attributes. If these
+    /// are not pledged nobody would tell: then it must not keep it. It keeps none that it has to forget while it asks.
+    fn note_acl(&self, inode: InodeId) {
+        let pledges = self.volume.pledges();
+        self.nodes.note_acl(inode.number());
+        if pledges.is_used()
+            && !pledges.has_attributes(inode)
+            && let Some(forget_node) = self.forget_node.get()
+        {
+            self.nodes.take_acl(inode.number());
+            forget_node(inode.number());
+        }
+    }
+
+    fn value_of(&self, caller: &Caller, name: Bytes, size: u32) -> Outcome {
         let value = match self.volume.getxattr(&caller.context, caller.inode, name.clone()) {
             Err(Error::Stale) => match self.nodes.with_removed(caller.inode, |gone| gone.xattr(&name)) {
                 Some(found) => found?,

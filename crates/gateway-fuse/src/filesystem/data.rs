@@ -5,10 +5,9 @@ use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
 use bytes::Bytes;
 use hekate_client::{Context, Volume};
-use hekate_proto::{Attr, InodeId, Result, Time};
+use hekate_proto::{InodeId, Result};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Filesystem {
     /// Replies ESTALE if the file was removed meanwhile; the kernel then looks its name up again.
@@ -18,31 +17,14 @@ impl Filesystem {
         match self.volume.getattr(&caller.context, caller.inode) {
             Ok(attr) => {
                 self.nodes.note_attr(&attr);
-                Ok(bytes_of(&self.opened(&open, &attr)))
+                let unchanged = self.nodes.unchanged(caller.inode.number(), attr.change);
+                Ok(bytes_of(&self.open_out(caller.inode, open.flags, unchanged && !self.cache.is_zero())))
             }
             Err(error) => {
                 self.unmark_open(caller.inode);
                 Err(error.into())
             }
         }
-    }
-
-    /// The reply to the open of a file with these attributes.
-    fn opened(&self, open: &OpenIn, attr: &Attr) -> OpenOut {
-        let node = attr.id.number();
-        self.check_pages(attr);
-        let unchanged = self.nodes.unchanged(node, attr.change);
-        if !self.may_keep_pages(open.flags, attr) {
-            return self.open_out(attr.id, open.flags, unchanged && !self.cache.is_zero());
-        }
-        // A program may have mapped pages of an older content before the kernel kept any by the attributes.
-        let had_pages = self.nodes.note_pages(node);
-        // A read that moves the time of access has to be sent.
-        let is_access_due = !is_quiet(open.flags) && attr.is_access_due(now());
-        let handle = self.locks.new_handle(false, is_quiet(open.flags));
-        self.losses.opened(attr.id, handle);
-        let flags = if unchanged && had_pages && !is_access_due { FOPEN_KEEP_CACHE } else { 0 };
-        OpenOut { handle, flags, padding: 0 }
     }
 
     /// The handle is a number for the locks of the open file; everything else is kept by inode.
@@ -140,18 +122,13 @@ impl Pages {
     }
 }
 
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
-}
-
 /// True if reads do not change the time of access.
 fn is_quiet(flags: u32) -> bool {
     flags & OFlags::NOATIME.bits() != 0
 }
 
 /// True if the flags of an open require every write to be on stable storage. O_SYNC contains the bit of O_DSYNC.
-pub(super) fn is_durable(flags: u32) -> bool {
+fn is_durable(flags: u32) -> bool {
     flags & (OFlags::DSYNC | OFlags::SYNC).bits() != 0
 }
 

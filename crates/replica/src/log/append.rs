@@ -65,10 +65,7 @@ impl Leader {
             return Ok(Appended::NoRoom);
         }
         changes.extend(Times::ends(cx.at.ring, &unmarked));
-        // Also before the leader serves: it takes legs then, and goes on with ops of the view before.
-        if let Some(by) = draft.by
-            && self.is_pledged(cx, by, &changes)
-        {
+        if draft.by.is_some_and(|by| self.is_pledged(cx, by, &changes)) {
             return Ok(Appended::NoRoom);
         }
         let reservation = self.numbers.reservation();

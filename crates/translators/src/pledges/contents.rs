@@ -3,6 +3,7 @@
 //! change.
 
 use bytes::Bytes;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{Attr, InodeId};
 use hekate_threads::HashMap;
 
@@ -53,5 +54,5 @@ impl Contents {
 /// but not with the same times.
 fn has_same_content(one: &Attr, other: &Attr) -> bool {
     let key = |attr: &Attr| (attr.id, attr.size, attr.change, attr.mtime, attr.ctime);
-    key(one) == key(other) && one.layout == other.layout
+    key(one) == key(other) && one.layout == other.layout || is_planted(Bug::OldContentAnswered)
 }

@@ -273,13 +273,13 @@ fn what_a_client_needs_next_is_read_behind_a_change() {
         _ => Err(Error::bug("scripted")),
     });
     let sent = |op: Op| {
-        let after = ReadsAfter::new();
+        let after = ReadsAfter::default();
         let context = Context { reads_after: Some(&after), ..Context::default() };
         let _ = client.top.handle(&context, op);
         let sent = client.servers.take_sent();
         assert!(sent.iter().all(|one| one.batch == sent[0].batch && one.request.pledge == one.request.op.is_read()));
         let labels: Vec<_> = sent.iter().map(|one| one.label()).collect();
-        assert_eq!(after.get().map_or(0, Vec::len), labels.len() - 1);
+        assert_eq!(after.lock().len(), labels.len() - 1);
         labels
     };
     assert_eq!(sent(create(DIR, "n")), ["create", "getattr", "lookup"]);
@@ -291,4 +291,23 @@ fn what_a_client_needs_next_is_read_behind_a_change() {
     assert_eq!(sent(Op::Name { op: rename }), ["rename", "getattr", "lookup"], "the old directory is elsewhere");
     let changes = AttrChanges::default();
     assert_eq!(sent(Op::Inode { op: InodeOp::SetAttr { inode: DIR, changes } }), ["setattr", "getattr"]);
+}
+
+#[test]
+fn what_was_read_behind_the_first_step_of_an_op_does_not_outlive_the_next() {
+    let layout = Layout { version: 1, pieces: vec![Piece { data: DataId(1), length: u64::MAX }] };
+    let large = Attr { layout, ..attr(inode(0, 9), NodeKind::File) };
+    let client = Client::new(map(), move |_, _, request| match &request.op {
+        Op::Inode { .. } | Op::Data { op: DataOp::Write { .. } } => node(large.clone()),
+        Op::Data { op: DataOp::WriteShard { .. } } => {
+            Ok(Reply::Written { stamp: Stamp::of_leader(1, Epoch(1), Sequence(1)), fast: None })
+        }
+        _ => Ok(Reply::Done),
+    });
+    let after = ReadsAfter::default();
+    let context = Context { reads_after: Some(&after), ..Context::default() };
+    let op = DataOp::Write { inode: inode(0, 9), offset: 0, data: vec![1; 100].into(), drop_set_id: false };
+    client.top.handle(&context, Op::Data { op }).unwrap();
+    assert_eq!(client.servers.take_sent()[0].label(), "write");
+    assert_eq!(*after.lock(), [], "the bytes went to shards behind it");
 }

@@ -119,6 +119,10 @@ pub fn look_op(settings: &Workload, known: &Known, random: &mut Random) -> Op {
         }
         10 => InodeOp::ListXattr { inode },
         11 => InodeOp::GetXattr { inode, name: xattr_name(random) },
+        // The content of a small file is answered from memory, too.
+        12..=14 if inode != dir => {
+            return Op::Data { op: DataOp::Read { inode, offset: 0, length: 200_000, touch: false } };
+        }
         _ => InodeOp::GetAttr { inode },
     };
     Op::Inode { op }
