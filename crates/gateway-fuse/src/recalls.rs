@@ -50,7 +50,11 @@ impl Watcher for Recalls {
                 session.handler().nodes().note_forgotten(node, passed_at);
             }
         }
+    }
+
+    fn expire(&self, inodes: &[InodeId]) {
         // The kernel checks an owner by what it last knew of the inode, and asks anew only when it looks up a name.
+        let Some(session) = self.session.upgrade() else { return };
         let names = session.handler().names();
         let names: Vec<(NameAt, Instant)> = inodes
             .iter()

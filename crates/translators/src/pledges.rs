@@ -35,6 +35,9 @@ pub trait Watcher: Send + Sync {
     /// Returns once nothing below answers by old attributes of these inodes any more.
     fn forget_attributes(&self, inodes: &[InodeId]);
 
+    /// Others change these inodes: what is known of them besides is asked anew, soon.
+    fn expire(&self, inodes: &[InodeId]);
+
     /// As `forget_attributes`, of all inodes.
     fn forget_all_attributes(&self);
 
@@ -153,6 +156,9 @@ impl Pledges {
             let (forgets, names) = self.cache.lock().drop_recalled(partition, &pledges);
             self.tell_watcher(&forgets);
             self.tell_of_names(&names);
+            if let (Some(watcher), DoorForgets::These(inodes)) = (self.watcher.get(), &forgets) {
+                watcher.expire(inodes);
+            }
         }
         VolumeOp::Return { partition, term, pledges }
     }

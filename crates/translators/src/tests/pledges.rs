@@ -306,6 +306,8 @@ impl Watcher for Door {
         self.inodes.lock().extend(inodes);
     }
 
+    fn expire(&self, _: &[InodeId]) {}
+
     fn forget_all_attributes(&self) {}
 
     fn forget_names(&self, names: &[NameAt]) {
