@@ -88,10 +88,19 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     /// Shared mappings of files that are open with FOPEN_DIRECT_IO.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests over io_uring ([`crate::ring`]); protocol 7.42. The kernel takes it from a server of a lower version too.
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// `FUSE_NOTIFY_INVAL_INODE`, in [`OutHeader::error`] of a message that answers no request.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// `FUSE_NOTIFY_RETRIEVE`, likewise. The kernel sends a NOTIFY_REPLY.
+pub const NOTIFY_RETRIEVE: i32 = 5;
+
+/// `FUSE_IO_URING_CMD_REGISTER`: adds an entry to a queue of the kernel.
+pub const RING_REGISTER: u32 = 1;
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: replies to the request of an entry, and waits for its next one.
+pub const RING_COMMIT_AND_FETCH: u32 = 2;
 
 /// `FUSE_NOTIFY_INVAL_ENTRY`, as [`NOTIFY_INVAL_INODE`].
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
@@ -189,6 +198,30 @@ structures! {
         pub parent: u64,
         pub name_length: u32,
         pub flags: u32,
+    }
+    /// `fuse_notify_retrieve_out`: the body of a notification.
+    pub struct Retrieve[32] {
+        pub unique: u64,
+        pub node: u64,
+        pub offset: u64,
+        pub size: u32,
+        pub padding: u32,
+    }
+    /// `fuse_uring_cmd_req`: the arguments of a command to a ring, in the 80 bytes that an SQE has for them.
+    pub struct RingCommand[80] {
+        pub flags: u64,
+        pub commit: u64,
+        pub queue: u16,
+        pub padding: [u16; 3],
+        pub unused: [u64; 7],
+    }
+    /// `fuse_uring_ent_in_out`: the last part of the header of a ring's entry.
+    pub struct EntryInOut[32] {
+        pub flags: u64,
+        pub commit: u64,
+        pub payload_bytes: u32,
+        pub padding: u32,
+        pub reserved: u64,
     }
     /// `fuse_attr`.
     pub struct AttrOut[88] {
@@ -473,5 +506,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(EntryOut, attr), 40);
         assert_eq!(std::mem::offset_of!(InitOut, flags2), 32);
         assert_eq!(std::mem::offset_of!(StatFsOut, name_max), 44);
+        assert_eq!(std::mem::offset_of!(RingCommand, queue), 16);
+        assert_eq!(std::mem::offset_of!(EntryInOut, payload_bytes), 16);
     }
 }

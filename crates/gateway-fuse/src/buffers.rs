@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const FREE_MAX: usize = 2;
 /// Longest request that is copied out of its buffer, in bytes. The copy costs no more than passing the buffer on, and
 /// the reader keeps its buffer.
-const COPIED_MAX: usize = 16 << 10;
+pub(crate) const COPIED_MAX: usize = 16 << 10;
 
 /// A pool of buffers.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Buffers {
 
 /// Mapped memory, zeroed at first.
 #[derive(Debug)]
-struct Pages {
+pub(crate) struct Pages {
     start: NonNull<u8>,
     length: usize,
 }
@@ -34,22 +34,31 @@ struct Pages {
 unsafe impl Send for Pages {}
 
 impl Pages {
-    fn map(length: usize) -> rustix::io::Result<Self> {
+    /// # Errors
+    /// The system has no memory.
+    pub(crate) fn map(length: usize) -> rustix::io::Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: without a requested address the kernel chooses one where nothing is mapped.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, flags) }?;
         Ok(Self { start: NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?, length })
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: `length` bytes from `start` are mapped, initialised (as zeros) and owned by this value until the
         // drop.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; the borrow of `self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+
+    /// Returns the memory to the system. The bytes are zeros afterwards.
+    pub(crate) fn clear(&mut self) {
+        // SAFETY: the pages are this value's alone, and zeros are as good as any bytes; the borrow is exclusive.
+        let cleared = unsafe { madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxDontNeed) };
+        cleared.unwrap_or_else(|errno| log::warn!("cannot return {} bytes to the system: {errno}", self.length));
     }
 }
 

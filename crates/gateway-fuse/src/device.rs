@@ -1,7 +1,10 @@
 //! A descriptor of `/dev/fuse`: requests are read from it, and each is answered on the descriptor that it was read
 //! from.
 
-use crate::abi::{EXPIRE_ONLY, InvalidateEntry, InvalidateInode, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, OutHeader};
+use crate::abi::{
+    EXPIRE_ONLY, InvalidateEntry, InvalidateInode, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_RETRIEVE, OutHeader,
+    Retrieve,
+};
 use crate::encode::{Failed, Outcome};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -88,6 +91,18 @@ impl Device {
             // NOENT: it has no such name.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::NOTDIR) => {}
             Err(errno) => log::warn!("the kernel refuses to forget a name in directory {parent}: {errno}"),
+        }
+    }
+
+    /// Has the kernel send a NOTIFY_REPLY with this number and no data, as a request of the CPU that this runs on. It
+    /// does so for regular files that it has, and for no other node.
+    pub(crate) fn ask_for_notify_reply(&self, unique: u64, node: u64) {
+        let body = Retrieve { unique, node, ..Default::default() };
+        let len = (size_of::<OutHeader>() + size_of::<Retrieve>()) as u32;
+        let header = OutHeader { len, error: NOTIFY_RETRIEVE, unique: 0 };
+        match rustix::io::writev(&self.0, &[IoSlice::new(header.as_bytes()), IoSlice::new(body.as_bytes())]) {
+            Ok(_) | Err(Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN | Errno::INVAL | Errno::NOENT) => {}
+            Err(errno) => log::warn!("the kernel refuses to send a NOTIFY_REPLY: {errno}"),
         }
     }
 

@@ -12,7 +12,11 @@ pub fn request(bytes: &Bytes) -> Result<String, i32> {
     let request = parse(bytes).map_err(|malformed| malformed.errno.raw_os_error())?;
     if let Body::Init { init, flags } = &request.body {
         // The refusal of an old kernel is a valid result.
-        let _ = negotiate(init, *flags, &Wishes { cache: true, pledged: true, export: true, background_max: 32 });
+        let _ = negotiate(
+            init,
+            *flags,
+            &Wishes { cache: true, pledged: true, export: true, rings: true, background_max: 32 },
+        );
     }
     Ok(format!("{request:?}"))
 }

@@ -4,8 +4,8 @@
 //! is registered. An INTERRUPT that arrives after the reply is stored too. At most [`EARLY_MAX`] are stored; the oldest
 //! is dropped for a new one.
 
-use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -53,17 +53,36 @@ fn is_dying(thread: u32) -> bool {
 
 /// True if a pending signal ends the process, by its status (proc(5)).
 fn has_fatal_signal(status: &str) -> bool {
-    let set = |field: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or(0)
-    };
-    let pending = set("SigPnd") | set("ShdPnd");
-    pending & KILL != 0 || pending & CORE & !(set("SigBlk") | set("SigIgn") | set("SigCgt")) != 0
+    let pending = pending_signals(status);
+    let handled = signal_set(status, "SigBlk") | signal_set(status, "SigIgn") | signal_set(status, "SigCgt");
+    pending & KILL != 0 || pending & CORE & !handled != 0
+}
+
+/// True if a thread exists, can be seen from this pid namespace, and has a signal that ends a wait.
+fn has_signal(thread: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
+    status.is_ok_and(|status| {
+        let pending = pending_signals(&status);
+        pending & KILL != 0 || pending & !(signal_set(&status, "SigBlk") | signal_set(&status, "SigIgn")) != 0
+    })
+}
+
+fn pending_signals(status: &str) -> u64 {
+    signal_set(status, "SigPnd") | signal_set(status, "ShdPnd")
+}
+
+fn signal_set(status: &str, field: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// The requests in progress, by number.
 #[derive(Debug, Default)]
-pub(crate) struct InFlight(Mutex<Table>);
+pub(crate) struct InFlight {
+    table: Mutex<Table>,
+    /// There is a request, or the connection has ended.
+    begun: Condvar,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -74,6 +93,8 @@ struct Table {
     over: bool,
     /// A thread watches interrupted callers.
     watched: bool,
+    /// A thread waits for a request ([`InFlight::unreported_signals`]).
+    is_awaited: bool,
 }
 
 /// Effect of an INTERRUPT.
@@ -90,7 +111,7 @@ pub(crate) enum Interrupted {
 impl InFlight {
     /// Registers a request that was read.
     pub(crate) fn begin(&self, unique: u64, pid: u32) -> Arc<Signals> {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         let early = table.early.iter().position(|interrupted| *interrupted == unique);
         early.map(|position| table.early.remove(position));
         let signals = Arc::new(Signals::of(pid));
@@ -99,17 +120,20 @@ impl InFlight {
         }
         signals.fatal.fetch_or(table.over, Ordering::SeqCst);
         table.requests.insert(unique, signals.clone());
+        if std::mem::take(&mut table.is_awaited) {
+            self.begun.notify_all();
+        }
         signals
     }
 
     /// Removes a request, whose reply is about to be sent.
     pub(crate) fn end(&self, unique: u64) {
-        self.0.lock().requests.remove(&unique);
+        self.table.lock().requests.remove(&unique);
     }
 
     /// The caller of a request got a signal.
     pub(crate) fn interrupt(&self, unique: u64) -> Interrupted {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         if let Some(signals) = table.requests.get(&unique) {
             return match signals.note_signal() {
                 true => Interrupted::Dying,
@@ -127,7 +151,7 @@ impl InFlight {
     /// Checks the callers that got a signal and continued, because the kernel reports only the first signal. Returns
     /// the requests whose callers are now ending, or `None` if no caller has to be watched.
     pub(crate) fn check_watched(&self) -> Option<Vec<u64>> {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         let is_watched =
             |signals: &Signals| signals.any.load(Ordering::SeqCst) && !signals.fatal.load(Ordering::SeqCst);
         let watched: Vec<u64> = table.requests.iter().filter(|(_, one)| is_watched(one)).map(|(at, _)| *at).collect();
@@ -136,19 +160,41 @@ impl InFlight {
         table.watched.then(|| watched.into_iter().filter(dying).collect())
     }
 
+    /// Requests whose callers have a signal that no INTERRUPT has reported. Only those are looked at that were in
+    /// progress at the last call, which `seen` remembers. Waits if there is no request. `None` once the connection has
+    /// ended.
+    pub(crate) fn unreported_signals(&self, seen: &mut HashSet<u64>) -> Option<Vec<u64>> {
+        let mut table = self.table.lock();
+        while table.requests.is_empty() && !table.over {
+            seen.clear();
+            table.is_awaited = true;
+            self.begun.wait(&mut table);
+        }
+        if table.over {
+            return None;
+        }
+        let is_unreported = |signals: &Signals| signals.pid != 0 && !signals.any.load(Ordering::SeqCst);
+        let unreported = table.requests.iter().filter(|(unique, one)| seen.contains(unique) && is_unreported(one));
+        let callers: Vec<(u64, u32)> = unreported.map(|(unique, one)| (*unique, one.pid)).collect();
+        *seen = table.requests.keys().copied().collect();
+        drop(table);
+        Some(callers.into_iter().filter(|(_, caller)| has_signal(*caller)).map(|(unique, _)| unique).collect())
+    }
+
     /// The watching thread could not be started; the next signal tries again.
     pub(crate) fn stop_watching(&self) {
-        self.0.lock().watched = false;
+        self.table.lock().watched = false;
     }
 
     /// The connection has ended: all callers, and those of later requests, count as ended.
     pub(crate) fn interrupt_all(&self) {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         table.over = true;
         for signals in table.requests.values() {
             signals.any.store(true, Ordering::SeqCst);
             signals.fatal.store(true, Ordering::SeqCst);
         }
+        self.begun.notify_all();
     }
 }
 
@@ -161,6 +207,28 @@ mod tests {
 
     fn is_set(signals: &Signals) -> bool {
         signals.fatal.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn signals_without_an_interrupt_are_found_at_the_second_look() {
+        let table = InFlight::default();
+        let mut stopped = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let (pid, own) = (stopped.id(), std::process::id());
+        let mut seen = HashSet::new();
+        let two = [(2, pid), (4, own), (6, GONE)].map(|(unique, caller)| table.begin(unique, caller))[0].clone();
+        (0..2).for_each(|_| assert_eq!(table.unreported_signals(&mut seen), Some(vec![])));
+        // A stopped process keeps its signal.
+        for signal in [rustix::process::Signal::STOP, rustix::process::Signal::TERM] {
+            rustix::process::kill_process(rustix::process::Pid::from_child(&stopped), signal).unwrap();
+        }
+        assert_eq!(table.unreported_signals(&mut HashSet::new()), Some(vec![]), "the first look");
+        assert_eq!(table.unreported_signals(&mut seen), Some(vec![2]));
+        two.any.store(true, Ordering::SeqCst);
+        assert_eq!(table.unreported_signals(&mut seen), Some(vec![]), "known by now");
+        stopped.kill().unwrap();
+        stopped.wait().unwrap();
+        table.interrupt_all();
+        assert_eq!(table.unreported_signals(&mut seen), None);
     }
 
     #[test]
@@ -206,7 +274,7 @@ mod tests {
     fn late_interrupts_do_not_pile_up() {
         let table = InFlight::default();
         (0..1000).for_each(|unique| _ = table.interrupt(unique));
-        assert_eq!(table.0.lock().early.len(), EARLY_MAX);
+        assert_eq!(table.table.lock().early.len(), EARLY_MAX);
         assert!(!is_set(&table.begin(1, GONE)) && is_set(&table.begin(999, GONE)));
     }
 

@@ -5,8 +5,8 @@
 //! attributes are requested each time, and cached pages are dropped when the file has changed. Locks (flock, fcntl)
 //! apply between all mounts.
 //!
-//! Read in this order: `session` and `workers` (reading and answering requests), `request` (parsing), `filesystem`
-//! (execution), `nodes` (inodes that the kernel knows).
+//! Read in this order: `session` and `workers` (reading and answering requests), `ring` and `session/over_rings` (the
+//! same over io_uring), `request` (parsing), `filesystem` (execution), `nodes` (inodes that the kernel knows).
 
 mod abi;
 mod buffers;
@@ -26,6 +26,7 @@ mod recalls;
 mod removals;
 mod removed_directory;
 mod request;
+mod ring;
 mod session;
 mod workers;
 
@@ -65,6 +66,8 @@ pub struct MountOptions {
     pub export: bool,
     /// How long an op waits for an unavailable server before it fails. `None`: without limit.
     pub soft: Option<Duration>,
+    /// Requests come over io_uring if the kernel offers it, otherwise over `/dev/fuse`.
+    pub rings: bool,
     /// Most requests that are executed at once.
     pub workers_max: usize,
 }
@@ -81,6 +84,7 @@ impl Default for MountOptions {
             access_times: true,
             export: false,
             soft: None,
+            rings: true,
             workers_max: 32,
         }
     }
@@ -116,7 +120,8 @@ pub fn mount(volume: Arc<Volume>, source: &str, mount_point: &Path, options: &Mo
     let session = Session::new(filesystem, device, options.workers_max, counters.clone());
     let mounted = Mounted { session, counters, mount_point, ended: AtomicBool::new(false) };
     let background_max = options.workers_max.clamp(1, usize::from(u16::MAX)) as u16;
-    let wishes = Wishes { cache: !options.cache.is_zero(), pledged, export: options.export, background_max };
+    let (cache, export, rings) = (!options.cache.is_zero(), options.export, options.rings);
+    let wishes = Wishes { cache, pledged, export, rings, background_max };
     let agreed = mounted.session.handshake(&wishes)?;
     mounted.session.handler().note_agreed(&agreed);
     recalls::pass_on_recalls(&mounted.session);

@@ -36,6 +36,10 @@ const WANTED_WITH_CACHE: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
 /// ([`crate::nodes`]).
 const WANTED_WITH_EXPORT: u64 = init::EXPORT_SUPPORT;
 
+/// Accepted only if the memory for it exists: from the reply to INIT on the kernel keeps all requests until each of its
+/// queues has an entry, or until one is refused ([`crate::ring`]).
+const WANTED_WITH_RINGS: u64 = init::OVER_IO_URING;
+
 /// Choices that depend on the mount options.
 #[derive(Debug, Clone, Default)]
 pub struct Wishes {
@@ -45,6 +49,8 @@ pub struct Wishes {
     pub pledged: bool,
     /// Inodes can be found by file handle.
     pub export: bool,
+    /// Requests may come over io_uring.
+    pub rings: bool,
     /// Most background requests of the kernel at once.
     pub background_max: u16,
 }
@@ -64,7 +70,10 @@ pub fn negotiate(init: &InitIn, offered: u64, wishes: &Wishes) -> Result<InitOut
     }
     let asked = |wish, flags| if wish { flags } else { 0 };
     let caches = wishes.cache || wishes.pledged && init.minor >= EXPIRE_MINOR_MIN;
-    let taken = offered & (WANTED | asked(caches, WANTED_WITH_CACHE) | asked(wishes.export, WANTED_WITH_EXPORT));
+    let optional = asked(caches, WANTED_WITH_CACHE)
+        | asked(wishes.export, WANTED_WITH_EXPORT)
+        | asked(wishes.rings, WANTED_WITH_RINGS);
+    let taken = offered & (WANTED | optional);
     let (max_write, max_pages) = match taken & init::MAX_PAGES {
         0 => (32 * PAGE_BYTES, 0),
         _ => (IO_BYTES, (IO_BYTES / PAGE_BYTES) as u16),
@@ -88,7 +97,7 @@ pub fn negotiate(init: &InitIn, offered: u64, wishes: &Wishes) -> Result<InitOut
 mod tests {
     use super::*;
 
-    const PLAIN: Wishes = Wishes { cache: false, pledged: false, export: false, background_max: 32 };
+    const PLAIN: Wishes = Wishes { cache: false, pledged: false, export: false, rings: false, background_max: 32 };
 
     fn init(minor: u32) -> InitIn {
         InitIn { major: 7, minor, max_readahead: 131_072, flags: 0 }
@@ -131,6 +140,13 @@ mod tests {
         let flags = |wishes: &Wishes| u64::from(negotiate(&init(40), u64::MAX, wishes).unwrap().flags);
         assert_eq!(flags(&PLAIN) & init::EXPORT_SUPPORT, 0);
         assert_ne!(flags(&Wishes { export: true, ..PLAIN }) & init::EXPORT_SUPPORT, 0);
+    }
+
+    #[test]
+    fn rings_are_an_option() {
+        let flags = |wishes: &Wishes| u64::from(negotiate(&init(40), u64::MAX, wishes).unwrap().flags2) << 32;
+        assert_eq!(flags(&PLAIN) & init::OVER_IO_URING, 0);
+        assert_ne!(flags(&Wishes { rings: true, ..PLAIN }) & init::OVER_IO_URING, 0);
     }
 
     #[test]

@@ -2,9 +2,12 @@
 //!
 //! Invariants: every request that has a reply gets exactly one, on the descriptor that it was read from; a panic
 //! during execution is an EIO for the caller and does not block the mount. [`crate::workers`] decides which workers
-//! read and which execute.
+//! read and which execute. If the kernel passes requests over io_uring, only FORGET and INTERRUPT come this way, and
+//! [`over_rings`] has the threads for all others.
 
-use crate::abi::{ForgetOne, InitOut};
+mod over_rings;
+
+use crate::abi::{ForgetOne, InitOut, init};
 use crate::buffers::{Buffer, Buffers};
 use crate::counters::Counters;
 use crate::device::{Arrival, Device};
@@ -12,6 +15,7 @@ use crate::encode::{Failed, Outcome};
 use crate::in_flight::{InFlight, Interrupted, Signals};
 use crate::negotiate::{IO_BYTES, Wishes, negotiate};
 use crate::request::{Body, Request, parse};
+use crate::ring::{LateReplies, Rings};
 use crate::workers::{Begin, HasBytes, Next, Workers};
 use bytes::Bytes;
 use hekate_proto::{Error, Result};
@@ -30,6 +34,9 @@ const MEMORY_PAUSE: Duration = Duration::from_secs(1);
 /// Interval at which callers that continued after a signal are checked.
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
 
+/// Time without a request after which the memory of a long one is returned to the system.
+const MEMORY_IDLE: Duration = Duration::from_secs(1);
+
 /// Executes requests.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Executes a request. `None`: the reply is sent later with `later`, and no worker waits for it.
@@ -45,8 +52,14 @@ pub(crate) trait Handler: Send + Sync + 'static {
 /// The duty to send the reply to one request, from any thread.
 pub(crate) struct PendingReply {
     unique: u64,
-    device: Arc<Device>,
+    path: ReplyPath,
     in_flight: Arc<InFlight>,
+}
+
+/// The way of a reply: that of its request.
+enum ReplyPath {
+    Device(Arc<Device>),
+    Ring(Arc<LateReplies>),
 }
 
 impl PendingReply {
@@ -56,7 +69,10 @@ impl PendingReply {
 
     pub(crate) fn answer(self, outcome: &Outcome) {
         self.in_flight.end(self.unique);
-        self.device.reply(self.unique, outcome);
+        match &self.path {
+            ReplyPath::Device(device) => device.reply(self.unique, outcome),
+            ReplyPath::Ring(late) => late.make(self.unique, outcome.clone()),
+        }
     }
 }
 
@@ -66,6 +82,8 @@ pub(crate) struct Session<A> {
     device: Arc<Device>,
     buffers: Arc<Buffers>,
     workers: Workers<Work>,
+    busy_max: usize,
+    rings: Rings,
     in_flight: Arc<InFlight>,
     counters: Arc<Counters>,
     failure: Mutex<Option<Errno>>,
@@ -94,6 +112,8 @@ impl<A: Handler> Session<A> {
             device: Arc::new(device),
             buffers: Buffers::new(REQUEST_BYTES_MAX),
             workers: Workers::new(workers_max),
+            busy_max: workers_max,
+            rings: Rings::new(workers_max, IO_BYTES as usize),
             in_flight: Arc::default(),
             counters,
             failure: Mutex::default(),
@@ -110,7 +130,7 @@ impl<A: Handler> Session<A> {
 
     /// Number of workers.
     pub(crate) fn worker_count(&self) -> usize {
-        self.workers.count()
+        self.workers.count() + self.rings.thread_count()
     }
 
     /// Answers INIT, the first request. Returns what was agreed.
@@ -136,7 +156,8 @@ impl<A: Handler> Session<A> {
                 self.device.reply(request.unique, &Err(Failed(Errno::IO)));
                 continue;
             };
-            let agreed = negotiate(&init, flags, wishes);
+            let rings = wishes.rings && flags & init::OVER_IO_URING != 0 && self.prepare_rings();
+            let agreed = negotiate(&init, flags, &Wishes { rings, ..wishes.clone() });
             let outcome = agreed.as_ref().map(crate::encode::bytes_of).map_err(|_| Failed(Errno::PROTO));
             self.device.reply(request.unique, &outcome);
             return agreed;
@@ -150,10 +171,14 @@ impl<A: Handler> Session<A> {
     pub(crate) fn run(self: &Arc<Self>) -> Result<()> {
         self.workers.join();
         self.start_worker()?;
+        self.start_rings()?;
         self.workers.wait();
         match self.failure.lock().take() {
             Some(errno) => Err(Error::io("read /dev/fuse", errno.into())),
-            None => Ok(()),
+            None => {
+                self.rings.wait();
+                Ok(())
+            }
         }
     }
 
@@ -185,6 +210,7 @@ impl<A: Handler> Session<A> {
             }
         }
         self.in_flight.interrupt_all();
+        self.rings.late.end();
         self.workers.end(self.failure.lock().is_some());
         self.workers.leave();
     }
@@ -240,16 +266,19 @@ impl<A: Handler> Session<A> {
                     return Some(Work { request, device: device.clone(), signals: Arc::default() });
                 }
             }
-            Body::Forget { forgotten } => {
-                forgotten.iter_mut().filter(|one| one.node == 0).for_each(|one| one.node = request.node);
-                self.handler.forget(forgotten);
-            }
+            Body::Forget { forgotten } => self.forget(request.node, forgotten),
             _ => {
                 let signals = self.in_flight.begin(request.unique, request.pid);
                 return Some(Work { request, device: device.clone(), signals });
             }
         }
         None
+    }
+
+    /// `node` is that of the header, which FORGET has no other one than.
+    fn forget(&self, node: u64, forgotten: &mut [ForgetOne]) {
+        forgotten.iter_mut().filter(|one| one.node == 0).for_each(|one| one.node = node);
+        self.handler.forget(forgotten);
     }
 
     /// A signal that does not end the caller does not end its wait, as on a local disk. A later signal may end the
@@ -301,15 +330,23 @@ impl<A: Handler> Session<A> {
             let _ = catch_unwind(AssertUnwindSafe(|| self.handler.interrupt(of)));
             return;
         }
-        let later = PendingReply { unique, device: device.clone(), in_flight: self.in_flight.clone() };
-        let answered = catch_unwind(AssertUnwindSafe(|| self.handler.answer(request, &signals, later)));
-        let Some(mut outcome) = answered.unwrap_or(Some(Err(Failed(Errno::IO)))) else { return };
+        if let Some(outcome) = self.execute(request, &signals, ReplyPath::Device(device.clone())) {
+            device.reply(unique, &outcome);
+        }
+    }
+
+    /// Executes a request. `None`: its reply is sent later.
+    fn execute(&self, request: Request, signals: &Signals, path: ReplyPath) -> Option<Outcome> {
+        let unique = request.unique;
+        let later = PendingReply { unique, path, in_flight: self.in_flight.clone() };
+        let answered = catch_unwind(AssertUnwindSafe(|| self.handler.answer(request, signals, later)));
+        let mut outcome = answered.unwrap_or(Some(Err(Failed(Errno::IO))))?;
         // An op whose caller gave up stops waiting for an unavailable server, and fails as interrupted.
         if outcome == Err(Failed(Errno::TIMEDOUT)) && signals.fatal.load(Ordering::SeqCst) {
             outcome = Err(Failed(Errno::INTR));
         }
         self.in_flight.end(unique);
-        device.reply(unique, &outcome);
+        Some(outcome)
     }
 }
 

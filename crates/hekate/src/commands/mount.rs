@@ -127,7 +127,7 @@ impl Wanted {
 }
 
 pub fn mount_options(options: &Options) -> MountOptions {
-    let Options { change, cache, allow_other, export, soft, .. } = options;
+    let Options { change, cache, allow_other, export, soft, no_uring, .. } = options;
     let usual = MountOptions::default();
     MountOptions {
         cache: cache.unwrap_or(usual.cache),
@@ -139,6 +139,7 @@ pub fn mount_options(options: &Options) -> MountOptions {
         access_times: change.access_times.unwrap_or(usual.access_times),
         export: *export,
         soft: *soft,
+        rings: !no_uring,
         ..usual
     }
 }
@@ -196,6 +197,7 @@ fn change(wanted: &Wanted) -> Result<(), Failure> {
         ("soft", options.soft.is_some()),
         ("export", options.export),
         ("nopledges", options.no_pledges),
+        ("nouring", options.no_uring),
         ("wait", options.wait.is_some()),
     ];
     let fixed: Vec<_> = fixed.iter().filter_map(|(name, given)| given.then_some(*name)).collect();

@@ -27,6 +27,8 @@ pub struct Options {
     pub export: bool,
     /// The mount asks for no pledges.
     pub no_pledges: bool,
+    /// Requests of the kernel come over /dev/fuse, even if it offers io_uring.
+    pub no_uring: bool,
     pub cache: Option<Duration>,
     pub soft: Option<Duration>,
     pub network: bool,
@@ -135,6 +137,12 @@ const KNOWN: &[Known] = &[
         "",
         "ask the servers for each name and attribute anew: slower, and no client that changes them waits for this mount",
         set!(|o| { o.no_pledges = true }),
+    ),
+    known(
+        "nouring",
+        "",
+        "take the kernel's requests over /dev/fuse, even if it offers io_uring",
+        set!(|o| o.no_uring = true),
     ),
     known("server", "ADDRESS", "the server, as --server", |o, value| {
         o.server = Some(value.into());
@@ -267,6 +275,7 @@ impl Options {
             allow_other: self.allow_other || more.allow_other,
             export: self.export || more.export,
             no_pledges: self.no_pledges || more.no_pledges,
+            no_uring: self.no_uring || more.no_uring,
             cache: more.cache.or(self.cache),
             soft: more.soft.or(self.soft),
             network: self.network || more.network,
@@ -303,6 +312,7 @@ impl Options {
             self.allow_other.then_some("allow_other"),
             self.export.then_some("export"),
             self.no_pledges.then_some("nopledges"),
+            self.no_uring.then_some("nouring"),
         ];
         let limits = [("cache", self.cache), ("soft", self.soft), ("wait", Some(self.wait()))];
         let limits = limits.into_iter().filter_map(|(name, limit)| Some(format!("{name}={}", limit?.as_secs_f64())));
