@@ -25,7 +25,7 @@ const ANSWER_BYTES_MAX: usize = 14 << 20;
 
 /// What must be on stable storage before a batch is answered, collected while its requests are carried out.
 pub struct Durability {
-    /// The batch is one request, which its partition makes durable with its own record.
+    /// The batch has one change, which its partition makes durable with its own record. Reads may come with it.
     is_single: bool,
     /// Journals and data files of single bricks, for requests that name a brick or a member.
     pub needs: Needs,
@@ -44,7 +44,8 @@ struct Changed {
 
 impl Durability {
     fn new(requests: &[Request]) -> Self {
-        Self { is_single: requests.len() == 1, needs: Needs::default(), changed: Changed::default() }
+        let changes = requests.iter().filter(|request| !request.op.is_read()).count();
+        Self { is_single: changes == 1, needs: Needs::default(), changed: Changed::default() }
     }
 
     /// True if the leader makes the request durable before it answers; otherwise the end of the batch does.
