@@ -65,32 +65,33 @@ impl Default for PassedNames {
 impl PassedNames {
     /// Notes that the kernel is about to be told what this name leads to. False: it is not to be told.
     pub(crate) fn note(&self, name: &NameAt, target: Option<InodeId>) -> bool {
-        let (hash, now) = (self.hasher.hash_one(name), Instant::now());
+        let now = Instant::now();
         let mut generations = self.generations.lock();
         let shared_until = generations.shared.get(&name.0).max(generations.fights_until.as_ref());
         if shared_until.is_some_and(|until| *until > now) {
             return false;
         }
-        self.note_at(&mut generations, hash, now);
-        if let Some((inode, own)) = target.zip(Name::new(Bytes::copy_from_slice(name.1.as_bytes())).ok()) {
-            // A name that came with a request shares the request's memory.
-            generations.newer.of_inodes.insert(inode, (name.0, own));
-        }
+        self.note_at(&mut generations, name, target, now);
         true
     }
 
     /// Notes that the kernel is about to move what it knows of another name to this one.
-    pub(crate) fn note_moved(&self, name: &NameAt) {
-        self.note_at(&mut self.generations.lock(), self.hasher.hash_one(name), Instant::now());
+    pub(crate) fn note_moved(&self, name: &NameAt, target: Option<InodeId>) {
+        self.note_at(&mut self.generations.lock(), name, target, Instant::now());
     }
 
-    fn note_at(&self, generations: &mut Generations, hash: u64, now: Instant) {
+    fn note_at(&self, generations: &mut Generations, name: &NameAt, target: Option<InodeId>, now: Instant) {
         if now.duration_since(generations.since) > NAMES_PASSED_MAX + TAKEN_WITHIN {
             generations.older = std::mem::take(&mut generations.newer);
             generations.since = now;
         }
-        generations.newer.passed.insert(hash, now);
+        generations.newer.passed.insert(self.hasher.hash_one(name), now);
         generations.last = Some(now);
+        // A name that came with a request shares the request's memory.
+        let own = target.and_then(|_| Name::new(Bytes::copy_from_slice(name.1.as_bytes())).ok());
+        if let Some((inode, own)) = target.zip(own) {
+            generations.newer.of_inodes.insert(inode, (name.0, own));
+        }
     }
 
     /// A name in this directory was recalled.
@@ -128,12 +129,12 @@ impl PassedNames {
         (used_until(passed_at) > Instant::now()).then_some(passed_at)
     }
 
-    /// The name that the kernel was told last of those that lead to the inode, if it may still use it.
-    pub(crate) fn name_of(&self, inode: InodeId) -> Option<NameAt> {
+    /// The name that the kernel was told last of those that lead to the inode, and when, if it may still use it.
+    pub(crate) fn name_of(&self, inode: InodeId) -> Option<(NameAt, Instant)> {
         let generations = self.generations.lock();
         let name = generations.newer.of_inodes.get(&inode).or_else(|| generations.older.of_inodes.get(&inode))?.clone();
         drop(generations);
-        self.passed_at(&name).map(|_| name)
+        self.passed_at(&name).map(|at| (name, at))
     }
 
     /// Until when the kernel may use the name.
@@ -167,8 +168,8 @@ mod tests {
         let names = PassedNames::default();
         assert!(names.all_used_until().is_none());
         names.note(&at("a"), Some(INODE));
-        assert_eq!(names.name_of(INODE), Some(at("a")));
         let passed_at = names.passed_at(&at("a")).unwrap();
+        assert_eq!(names.name_of(INODE), Some((at("a"), passed_at)));
         assert_eq!(names.used_until(&at("a")), Some(used_until(passed_at)));
         assert_eq!(names.all_used_until(), Some(used_until(passed_at)));
         assert!(names.passed_at(&at("b")).is_none());
@@ -183,8 +184,8 @@ mod tests {
         assert!(names.passed_at(&at("b")).is_some());
         names.note_shared(at("b").0);
         assert!(!names.note(&at("c"), None) && names.passed_at(&at("c")).is_none());
-        names.note_moved(&at("c"));
-        assert!(names.passed_at(&at("c")).is_some());
+        names.note_moved(&at("c"), Some(INODE));
+        assert_eq!(names.name_of(INODE).map(|(name, _)| name), Some(at("c")), "its name is another one now");
         names.replaced(&at("b"));
         let elsewhere = (InodeId::new(1, 1, 2), at("c").1);
         assert!(names.note(&elsewhere, None));

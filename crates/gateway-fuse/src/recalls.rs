@@ -56,11 +56,7 @@ impl Watcher for Recalls {
         // The kernel checks an owner by what it last knew of the inode, and asks anew only when it looks up a name.
         let Some(session) = self.session.upgrade() else { return };
         let names = session.handler().names();
-        let names: Vec<(NameAt, Instant)> = inodes
-            .iter()
-            .filter_map(|inode| names.name_of(*inode))
-            .filter_map(|name| names.passed_at(&name).map(|at| (name, at)))
-            .collect();
+        let names: Vec<(NameAt, Instant)> = inodes.iter().filter_map(|inode| names.name_of(*inode)).collect();
         let (told, is_told) = channel();
         if !names.is_empty() && self.tell(session.clone(), names, None, told) {
             let _ = is_told.recv_timeout(NAME_WAIT);

@@ -4,8 +4,8 @@
 //! The kernel has a queue for each possible CPU, and a request joins the queue of the CPU that its caller runs on. An
 //! entry of a queue carries one request at a time. Each entry has a thread, which is bound to the queue's CPU: caller
 //! and thread then take turns on one CPU, and no other one has to be woken. For a long request the thread may run on any
-//! CPU: the data takes longer than to wake one, and requests of one caller may be in flight at once. FORGET and INTERRUPT still come over
-//! /dev/fuse, and notifications are sent there.
+//! CPU: the data takes longer than to wake one, and requests of one caller may be in flight at once. FORGET and INTERRUPT
+//! still come over /dev/fuse, and notifications are sent there.
 //!
 //! Invariants: a queue always has an entry for the next request, or a thread is being started for one, unless as many
 //! requests of the queue are in execution as may be at once; a lock that waits keeps its entry, but does not count.

@@ -25,7 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// Reads behind the last change of an op, with their replies as the leader sent them.
+/// Reads that a client sends in the same batch with a change, after it, and the leader's replies to them. An op of several
+/// steps keeps those of its last change.
 pub type ReadsAfter = Mutex<Vec<(Op, Result<Reply>)>>;
 
 /// Parameters that accompany an op through the layers.

@@ -144,6 +144,13 @@ impl Pledges {
         }
     }
 
+    /// Remembers the content of a small file that was read.
+    fn remember_content(&self, op: &Op, reply: &Result<Reply>) {
+        if let (Op::Data { op: DataOp::Read { offset, .. } }, Ok(Reply::FileData { bytes, attr })) = (op, reply) {
+            self.cache.lock().remember_content(*offset, bytes, attr);
+        }
+    }
+
     fn begin_change(&self, touched: &Touched) -> Change {
         let (change, forgets) = self.cache.lock().begin_change(touched, boot_time());
         self.tell_watcher(&forgets);
@@ -271,17 +278,15 @@ impl Translator for Pledging {
         let touched = touched_by(&op, |inode| self.pledges.cache.lock().attributes(inode));
         let Some(touched) = touched else {
             let reply = self.next.handle(context, op.clone());
-            self.pledges.cache.lock().remember_content(&op, &reply);
+            self.pledges.remember_content(&op, &reply);
             return reply;
         };
         let (change, after) = (self.pledges.begin_change(&touched), ReadsAfter::default());
         let reply = self.next.handle(&Context { reads_after: Some(&after), ..*context }, op.clone());
         let is_known = reply.as_ref().err().is_none_or(is_final);
         let reads = std::mem::take(&mut *after.lock());
-        let mut cache = self.pledges.cache.lock();
-        cache.end_change(change, is_known, &reads, boot_time());
-        cache.remember_content(&op, &reply);
-        drop(cache);
+        self.pledges.cache.lock().end_change(change, is_known, &reads, boot_time());
+        self.pledges.remember_content(&op, &reply);
         if !is_known {
             // The caller learns that it failed, and a server may execute it.
             self.pledges.tell_of_names(&touched.names);

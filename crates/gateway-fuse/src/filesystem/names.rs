@@ -195,7 +195,7 @@ impl Filesystem {
         let Some(until) = self.names.used_until(from) else { return };
         // It was pledged with the rename, or is asked for now.
         let inode = self.volume.lookup(&caller.context, to.0, to.1.clone()).ok().map(|attr| attr.id);
-        self.names.note_moved(to);
+        self.names.note_moved(to, inode);
         let left = until.saturating_duration_since(Instant::now());
         if inode.is_none() || self.volume.pledges().name_validity(to, inode) < left {
             std::thread::sleep(left);

@@ -208,10 +208,8 @@ impl Cache {
     }
 
     /// Remembers the content of a small file that was read.
-    pub fn remember_content(&mut self, op: &Op, reply: &Result<Reply>) {
-        if let (Op::Data { op: DataOp::Read { offset, .. } }, Ok(Reply::FileData { bytes, attr })) = (op, reply) {
-            self.contents.remember(*offset, bytes, attr);
-        }
+    pub fn remember_content(&mut self, offset: u64, bytes: &bytes::Bytes, attr: &Attr) {
+        self.contents.remember(offset, bytes, attr);
     }
 
     fn valid_attributes(&self, inode: InodeId, now: Duration) -> Option<&Attr> {

@@ -365,7 +365,7 @@ fn pledged(found: Found, pledges: &[GivenPledges]) -> Result<Reply> {
     Ok(Reply::Pledged { found, pledges: pledges.to_vec() })
 }
 
-/// What is read behind a change of the name `a`.
+/// Requests that the client sends in one batch with a create of `a`, after it, and the leader's replies to them.
 fn reads_behind() -> Vec<(Op, Result<Reply>)> {
     let directory = Found::Node { attr: Box::new(attr(DIR, NodeKind::Directory)) };
     let of_directory = pledged(directory, &[given(3, GivenFor::Attributes)]);
@@ -413,7 +413,7 @@ fn the_content_of_a_small_file_is_answered_while_its_attributes_are_pledged() {
     let mut cache = leased();
     let file = Attr { size: 5, change: 7, ..attr(FILE, NodeKind::File) };
     let data = |bytes: &'static [u8]| Ok(Reply::FileData { bytes: bytes.into(), attr: file.clone() });
-    cache.remember_content(&read_of(0, 100), &data(b"hello"));
+    cache.remember_content(0, &b"hello"[..].into(), &file);
     assert!(!is_known(&mut cache, &read_of(0, 100), START), "nothing is pledged");
     let node = Found::Node { attr: Box::new(file.clone()) };
     let asked = cache.ask(&lookup("a")).unwrap();
@@ -448,8 +448,7 @@ fn only_whole_contents_beside_the_inode_are_remembered() {
         let mut cache = leased();
         let asked = cache.ask(&lookup("a")).unwrap();
         cache.take(asked, &lookup("a"), &Found::Node { attr: Box::new(of.clone()) }, &both(), START);
-        let data = Ok(Reply::FileData { bytes: bytes.into(), attr: of.clone() });
-        cache.remember_content(&read_of(offset, 100), &data);
+        cache.remember_content(offset, &bytes.into(), of);
         assert!(!is_known(&mut cache, &read_of(0, 100), START), "{offset} {bytes:?}");
     }
 }
