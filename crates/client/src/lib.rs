@@ -50,12 +50,13 @@ mod graph;
 mod heartbeats;
 mod locks;
 mod objects;
+mod reads;
 mod volume;
 
 pub use hekate_graph::{Caller, Context};
 pub use hekate_proto as proto;
 pub use hekate_proto::Fetched;
-pub use hekate_translators::{NameAt, Pledges, Watcher, check_mode};
+pub use hekate_translators::{ContentUse, NameAt, Pledges, Watcher, check_mode};
 pub use hekate_transport::{Endpoint, Local};
 pub use objects::{Joined, KeyPage, ObjectName, Owner};
 pub use volume::{FilePosition, New, OpenOptions, SetXattr, Volume, seed};

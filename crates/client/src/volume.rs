@@ -7,7 +7,7 @@ use hekate_graph::report::GraphReport;
 use hekate_graph::{Catalogue, Context, LayerSpec, Translator};
 use hekate_proto::map::VolumeMap;
 use hekate_proto::*;
-use hekate_translators::{Distribute, Locks, LossWatch, Pledges, Pledging, Replicate, built_in};
+use hekate_translators::{ContentUse, Distribute, Locks, LossWatch, Pledges, Pledging, Replicate, built_in};
 use hekate_transport::TlsContext;
 use hekate_transport::{Endpoint, Local, ServerPool, Servers, Welcome};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub struct OpenOptions {
     pub no_access_times: bool,
     /// Every look-up and every attribute is asked for anew: the session asks for no pledges.
     pub no_pledges: bool,
+    /// What pledges on the bytes of longer files are asked for.
+    pub contents: ContentUse,
     /// Set if the server runs in this process: ops are then function calls.
     pub local: Option<Local>,
     /// Of a session at a unix socket: the credential of the server there, to reach servers on other machines.
@@ -48,7 +50,7 @@ pub struct Volume {
     losses: LossWatch,
     map: VolumeMap,
     session: SessionId,
-    access_times: bool,
+    pub(crate) access_times: bool,
 }
 
 impl Volume {
@@ -71,11 +73,11 @@ impl Volume {
             end_session(&*servers, &welcome);
             return Err(unknown);
         }
+        let (session, map) = (welcome.session, welcome.map.clone());
         let replicate = match options.no_pledges {
-            false => Replicate::with_pledges,
-            true => Replicate::new,
+            false => Replicate::with_pledges(servers.clone(), session, map, options.contents),
+            true => Replicate::new(servers.clone(), session, map),
         };
-        let replicate = replicate(servers.clone(), welcome.session, welcome.map.clone());
         let distribute = Arc::new(Distribute::new(replicate));
         let (locks, losses) = (distribute.locks(), distribute.loss_watch());
         let latest_map = Box::new(distribute.latest_map());
@@ -100,6 +102,11 @@ impl Volume {
             session: welcome.session,
             access_times,
         })
+    }
+
+    /// True if ops pass translators.
+    pub fn has_layers(&self) -> bool {
+        self.graph.running().has_layers()
     }
 
     /// What the session may answer by itself.
@@ -335,29 +342,6 @@ impl Volume {
     /// `NoAttribute` if the inode does not have it.
     pub fn removexattr(&self, context: &Context, inode: InodeId, name: Bytes) -> Result<()> {
         self.done(context, Op::Inode { op: InodeOp::RemoveXattr { inode, name } })
-    }
-
-    /// At most `length` bytes from `offset`; fewer only at the end of the file.
-    ///
-    /// # Errors
-    /// `IsDirectory` or `Invalid` if the inode is not a regular file.
-    pub fn read(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
-        self.read_range(context, inode, offset, length, self.access_times)
-    }
-
-    /// As [`Volume::read`], without changing the time of access (O_NOATIME).
-    ///
-    /// # Errors
-    /// As [`Volume::read`].
-    pub fn read_quietly(&self, context: &Context, inode: InodeId, offset: u64, length: u32) -> Result<Bytes> {
-        self.read_range(context, inode, offset, length, false)
-    }
-
-    fn read_range(&self, context: &Context, inode: InodeId, offset: u64, length: u32, touch: bool) -> Result<Bytes> {
-        match self.call(context, Op::Data { op: DataOp::Read { inode, offset, length, touch } })? {
-            Reply::FileData { bytes, .. } => Ok(bytes),
-            _ => Err(unexpected()),
-        }
     }
 
     /// Writes all of `data` (at most `IO_BYTES_MAX`) at `offset`. `drop_set_id`: clear the set-user-id and

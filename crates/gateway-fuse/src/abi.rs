@@ -134,6 +134,8 @@ pub mod fattr {
 
 /// In the reply to OPEN: bypass the page cache.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
+/// `GetAttrIn.flags`: `handle` is set.
+pub const GETATTR_HANDLE: u32 = 1;
 /// In the reply to OPEN: the cached pages are still valid.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// In the reply to OPEN: direct writes of one file may run at once.
@@ -192,6 +194,12 @@ structures! {
         pub node: u64,
         pub offset: i64,
         pub length: i64,
+    }
+    /// `fuse_getattr_in`.
+    pub struct GetAttrIn[16] {
+        pub flags: u32,
+        pub padding: u32,
+        pub handle: u64,
     }
     /// `fuse_notify_inval_entry_out`. The name follows, and a zero byte.
     pub struct InvalidateEntry[16] {

@@ -65,7 +65,18 @@ impl Device {
     ///
     /// The kernel takes no lock for this that a request holds (`fuse_reverse_inval_inode` with a negative offset).
     pub(crate) fn invalidate_attributes(&self, node: u64) -> bool {
-        let body = InvalidateInode { node, offset: -1, length: 0 };
+        self.invalidate(node, -1)
+    }
+
+    /// Has the kernel forget an inode's attributes and drop its pages.
+    ///
+    /// It waits for pages that it is reading, so the READs of the inode have to be answered meanwhile.
+    pub(crate) fn drop_pages(&self, node: u64) {
+        self.invalidate(node, 0);
+    }
+
+    fn invalidate(&self, node: u64, offset: i64) -> bool {
+        let body = InvalidateInode { node, offset, length: 0 };
         let len = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
         let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
         match rustix::io::writev(&self.0, &[IoSlice::new(header.as_bytes()), IoSlice::new(body.as_bytes())]) {

@@ -11,6 +11,7 @@ mod export;
 mod locks;
 mod losses;
 mod names;
+mod pages;
 mod privileges;
 mod recent;
 mod second_tries;
@@ -21,6 +22,7 @@ use crate::abi::*;
 use crate::directory::Handles;
 use crate::encode::{Outcome, attr_reply, bytes_of};
 use crate::in_flight::Signals;
+use crate::kept_pages::KeptPages;
 use crate::nodes::Nodes;
 use crate::passed_names::{NAMES_PASSED_MAX, PassedNames};
 use crate::removals::Removals;
@@ -34,7 +36,7 @@ use parking_lot::Mutex;
 pub(crate) use privileges::has_lone_set_group;
 use rustix::io::Errno;
 use second_tries::Step;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -62,7 +64,10 @@ pub(crate) struct Filesystem {
     can_expire: AtomicBool,
     nodes: Nodes,
     names: PassedNames,
+    pages: KeptPages,
     forget_node: OnceLock<ForgetNode>,
+    /// How often the kernel was given a time of modification that a file does not have.
+    forged_times: AtomicU32,
     handles: Handles,
     removals: Removals,
     appends: [Mutex<()>; APPEND_LOCKS],
@@ -93,7 +98,9 @@ impl Filesystem {
             can_recall: AtomicBool::new(false),
             can_expire: AtomicBool::new(false),
             names: PassedNames::default(),
+            pages: KeptPages::default(),
             forget_node: OnceLock::new(),
+            forged_times: AtomicU32::new(0),
             nodes: Nodes::new(options.export),
             handles: Handles::default(),
             removals: Removals::default(),
@@ -151,7 +158,7 @@ impl Filesystem {
             return Duration::ZERO;
         }
         // Noted before it is asked again: a recall that comes meanwhile is then passed on to the kernel.
-        if !self.nodes.note_passed(attr.id.number()) {
+        if !self.nodes.note_passed(attr.id.number()) || !self.may_use_pages(attr) {
             return Duration::ZERO;
         }
         pledges.validity(attr)
@@ -164,6 +171,10 @@ impl Filesystem {
 
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes
+    }
+
+    pub(crate) fn pages(&self) -> &KeptPages {
+        &self.pages
     }
 
     pub(crate) fn names(&self) -> &PassedNames {
@@ -227,7 +238,12 @@ impl crate::session::Handler for Filesystem {
     }
 
     fn forget(&self, forgotten: &[ForgetOne]) {
-        forgotten.iter().for_each(|one| self.nodes.forget(one.node, one.count));
+        for one in forgotten {
+            self.nodes.forget(one.node, one.count);
+            if self.nodes.get(one.node).is_none() {
+                self.pages.remove(one.node);
+            }
+        }
     }
 }
 
@@ -273,7 +289,7 @@ impl Filesystem {
             Body::Unlink { name } => self.unlink(caller, name),
             Body::Rmdir { name } => self.rmdir(caller, name),
             Body::Rename { name, to_dir, to_name, flags } => self.rename(caller, name, to_dir, to_name, flags),
-            Body::GetAttr => self.getattr(caller),
+            Body::GetAttr { handle } => self.getattr(caller, handle),
             Body::SetAttr { set } => self.setattr(caller, &set),
             Body::ReadLink => self.readlink(caller),
             Body::SetXattr { name, value, flags, drop_set_group } => {
@@ -288,7 +304,7 @@ impl Filesystem {
             Body::Flush { handle, owner } => self.flush(caller, handle, owner),
             Body::GetLk { lk } => self.test_lock(caller, &lk),
             Body::SetLk { lk, .. } => self.lock(caller, &lk),
-            Body::Read { offset, size, flags } => self.read(caller, offset, size, flags),
+            Body::Read { handle: _, offset, size, flags } => self.read(caller, offset, size, flags),
             Body::Write { offset, write_flags, flags, data } => self.write(caller, offset, write_flags, flags, data),
             Body::Fsync { handle } | Body::FsyncDir { handle } => self.fsync(caller, handle),
             Body::OpenDir => self.opendir(caller),

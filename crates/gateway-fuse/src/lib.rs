@@ -18,6 +18,7 @@ mod filesystem;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod in_flight;
+mod kept_pages;
 mod mount;
 mod negotiate;
 mod nodes;

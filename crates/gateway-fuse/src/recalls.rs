@@ -22,7 +22,9 @@ use std::time::{Duration, Instant};
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// How long a recall of attributes waits until the kernel asks before it uses the inode's name again.
 const NAME_WAIT: Duration = Duration::from_millis(20);
-/// Threads that tell the kernel of names at the same time. With more, recalls wait until the kernel may not use the
+/// How long a recall of bytes waits until the kernel has dropped pages. It is not returned then, and comes again.
+const PAGES_WAIT: Duration = Duration::from_millis(500);
+/// Threads that tell the kernel of names or pages at the same time. With more, recalls wait until the kernel may not use the
 /// names any more.
 const TELLING_MAX: usize = 8;
 
@@ -36,8 +38,12 @@ struct Recalls {
 pub(crate) fn pass_on_recalls(session: &Arc<Session<Filesystem>>) {
     let recalls = Recalls { session: Arc::downgrade(session), telling: Arc::default() };
     let weak = Arc::downgrade(session);
-    let forget_node =
-        move |node| weak.upgrade().into_iter().for_each(|session| _ = session.device().invalidate_attributes(node));
+    let forget_node = move |node| {
+        if let Some(session) = weak.upgrade() {
+            wait_until_taken(&session, node);
+            session.device().invalidate_attributes(node);
+        }
+    };
     session.handler().watch(Arc::new(recalls), Box::new(forget_node));
 }
 
@@ -87,6 +93,30 @@ impl Watcher for Recalls {
         }
     }
 
+    fn forget_contents(&self, files: &[InodeId]) -> bool {
+        let Some(session) = self.session.upgrade() else { return true };
+        let pages = session.handler().pages();
+        let shown: Vec<u64> = files.iter().map(|file| file.number()).filter(|node| pages.mark(*node)).collect();
+        // Marked before: attributes that the kernel is given from now on let it use no old page.
+        self.forget_attributes(files);
+        self.drop_shown(session, shown)
+    }
+
+    fn forget_all_contents(&self) -> bool {
+        let Some(session) = self.session.upgrade() else { return true };
+        let shown = session.handler().pages().mark_all();
+        self.forget_all_attributes();
+        self.drop_shown(session, shown)
+    }
+
+    fn expect_contents(&self, files: &[InodeId]) {
+        let Some(session) = self.session.upgrade() else { return };
+        match files {
+            [] => _ = session.handler().pages().mark_all(),
+            files => files.iter().for_each(|file| session.handler().pages().expect(file.number())),
+        }
+    }
+
     fn forget_all_names(&self) {
         let until = self.session.upgrade().and_then(|session| session.handler().names().all_used_until());
         if let Some(until) = until {
@@ -96,6 +126,34 @@ impl Watcher for Recalls {
 }
 
 impl Recalls {
+    /// Has another thread drop the pages of files that mappings may show. False if that takes too long: the kernel waits
+    /// for pages that are being read.
+    fn drop_shown(&self, session: Arc<Session<Filesystem>>, shown: Vec<u64>) -> bool {
+        if shown.is_empty() {
+            return true;
+        }
+        let telling = self.telling.clone();
+        if telling.fetch_add(1, Ordering::SeqCst) >= TELLING_MAX {
+            telling.fetch_sub(1, Ordering::SeqCst);
+            return false;
+        }
+        let (told, is_told) = channel();
+        let tell = move || {
+            for node in shown {
+                wait_until_taken(&session, node);
+                session.device().drop_pages(node);
+            }
+            telling.fetch_sub(1, Ordering::SeqCst);
+            let _ = told.send(());
+        };
+        if let Err(error) = std::thread::Builder::new().name("hekate-pages".into()).spawn(tell) {
+            log::warn!("cannot start a thread that has the kernel drop pages: {error}");
+            self.telling.fetch_sub(1, Ordering::SeqCst);
+            return false;
+        }
+        is_told.recv_timeout(PAGES_WAIT).is_ok()
+    }
+
     /// Has another thread tell the kernel of names. `last`: when the kernel was told of the last of them, for names that
     /// it must not use any more. False if there is no thread.
     fn tell(
@@ -134,6 +192,16 @@ fn expire<'a>(session: &Session<Filesystem>, names: impl Iterator<Item = &'a Nam
     names.for_each(|(dir, name)| session.device().expire_name(dir.number(), name.as_bytes()));
 }
 
+/// Waits until the kernel has taken the attributes that it was last given, if it asks for them before it reads from pages.
+/// It takes none, not even the size, from a reply that it waited for when it was told to forget.
+fn wait_until_taken(session: &Session<Filesystem>, node: u64) {
+    if session.handler().pages().is_open(node)
+        && let Some(ago) = session.handler().nodes().passed_ago(node)
+    {
+        std::thread::sleep(TAKEN_WITHIN.saturating_sub(ago));
+    }
+}
+
 /// Has the kernel forget an inode's attributes and ACLs. Returns when it was given the attributes, if it may have used
 /// them.
 fn forget(session: &Session<Filesystem>, node: u64) -> Option<u32> {
@@ -144,6 +212,7 @@ fn forget(session: &Session<Filesystem>, node: u64) -> Option<u32> {
         if passed_at.is_none() && !had_acl {
             return None;
         }
+        wait_until_taken(session, node);
         if session.device().invalidate_attributes(node) {
             return passed_at;
         }

@@ -48,7 +48,10 @@ pub enum Body {
     LookupSelf,
     /// LOOKUP of `..`.
     LookupParent,
-    GetAttr,
+    GetAttr {
+        /// The open file through which the kernel is about to read, or to seek.
+        handle: Option<u64>,
+    },
     SetAttr {
         set: SetAttrIn,
     },
@@ -96,6 +99,7 @@ pub enum Body {
         create: CreateIn,
     },
     Read {
+        handle: u64,
         offset: u64,
         size: u32,
         flags: u32,
@@ -211,7 +215,10 @@ fn body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
             data_body(opcode, input)
         }
         Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr => xattr_body(opcode, input),
-        Opcode::GetAttr => Ok(Body::GetAttr),
+        Opcode::GetAttr => {
+            let GetAttrIn { flags, handle, .. } = input.fixed()?;
+            Ok(Body::GetAttr { handle: (flags & GETATTR_HANDLE != 0).then_some(handle) })
+        }
         Opcode::SetAttr => Ok(Body::SetAttr { set: input.fixed()? }),
         Opcode::ReadLink => Ok(Body::ReadLink),
         Opcode::Open => Ok(Body::Open { open: input.fixed()? }),
@@ -271,7 +278,7 @@ fn data_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
     }
     let ReadIn { handle, offset, size, flags, .. } = input.fixed()?;
     Ok(match opcode {
-        Opcode::Read => Body::Read { offset, size, flags },
+        Opcode::Read => Body::Read { handle, offset, size, flags },
         _ => Body::ReadDir { handle, offset, size, flags, plus: opcode == Opcode::ReadDirPlus },
     })
 }

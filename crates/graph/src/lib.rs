@@ -21,7 +21,7 @@ pub use statistics::{Histogram, LayerCounts};
 use hekate_proto::{Attr, InodeId, Op, Reply, Result};
 use hekate_threads::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -42,6 +42,9 @@ pub struct Context<'a> {
     pub directory_after: Option<&'a OnceLock<Attr>>,
     /// Receives what was read behind a change, if that needs no additional message.
     pub reads_after: Option<&'a ReadsAfter>,
+    /// Receives what stands for the bytes that were read, if leaders tell of their changes: the number changes with them.
+    /// Set only if the graph has no layers.
+    pub content: Option<&'a AtomicU64>,
     /// The program that sent the op, as far as a mount knows it. `None` at other doors, and for what a mount does by itself.
     pub caller: Option<Caller>,
 }
@@ -63,6 +66,7 @@ impl Context<'_> {
         deadline: None,
         directory_after: None,
         reads_after: None,
+        content: None,
         caller: None,
     };
 

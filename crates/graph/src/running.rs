@@ -131,6 +131,11 @@ impl RunningGraph {
         &self.bottom
     }
 
+    /// True if ops pass layers above the fixed ones.
+    pub fn has_layers(&self) -> bool {
+        !self.current.read().layers.is_empty()
+    }
+
     /// Number of the change that is in use.
     pub fn change(&self) -> u64 {
         self.current.read().spec.lock().change

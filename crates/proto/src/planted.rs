@@ -66,6 +66,14 @@ bugs! {
     TouchedReadTaken = "touched-read-taken",
     /// A name is held for a rename of another partition while sessions have a pledge about it.
     HeldNamePledged = "held-name-pledged",
+    /// Bytes of a shard change while sessions have a pledge about it.
+    ShardChangedUnderPledge = "shard-changed-under-pledge",
+    /// A shard that is open for fast writes is pledged.
+    OpenShardPledged = "open-shard-pledged",
+    /// A client keeps the bytes of a file that it writes.
+    OwnWriteKeepsShards = "own-write-keeps-shards",
+    /// A client answers by shards of a layout that the file does not have any more.
+    OldLayoutAnswered = "old-layout-answered",
     /// The leader answers an op before the members hold its record.
     AnsweredBeforeReplication = "answered-before-replication",
     /// A resent op is executed again instead of being answered from its session's slot.

@@ -1,6 +1,6 @@
 //! Pledges: a leader's promise to tell a session before an answer changes; `docs/coherence.md` is the document.
 
-use crate::ids::{InodeId, Name, OpId, PartitionNumber};
+use crate::ids::{DataId, InodeId, Name, OpId, PartitionNumber};
 use crate::{wire_enum, wire_struct};
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ wire_enum! {
         1 = Name { dir: InodeId, name: Name },
         /// The attributes of an inode.
         2 = Attributes { inode: InodeId },
+        /// The bytes of a shard.
+        3 = Shard { data: DataId, index: u64 },
     }
 
     /// What a reply's pledges are about, besides the op.
@@ -26,6 +28,8 @@ wire_enum! {
         /// Entry k of a list: its name has the number 2k after the first, its attributes the number 2k + 1, unless
         /// these are in `except` (2k, or 2k + 1).
         3 = Entries { except: Vec<u32> },
+        /// The shard that was read.
+        4 = Shard,
     }
 
     /// What a server sends to a session without being asked.

@@ -72,6 +72,8 @@ wire_enum! {
         3 = Missing,
         /// As `Reply::List`.
         4 = List { entries: Vec<Entry>, end: bool },
+        /// As `Reply::Data`.
+        5 = Data { bytes: Bytes },
     }
 }
 

@@ -14,6 +14,7 @@ mod unsynced;
 pub use distribute::Distribute;
 pub use distribute::LossWatch;
 pub use locks::Locks;
-pub use pledges::{NameAt, Pledges, Pledging, Watcher};
+pub use pledges::touched::is_access_near;
+pub use pledges::{ContentUse, NameAt, Pledges, Pledging, Watcher};
 pub use replicate::{Replicate, check_mode};
 pub use stackable::built_in;

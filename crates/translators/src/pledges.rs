@@ -7,15 +7,20 @@
 
 pub(crate) mod cache;
 mod contents;
+mod dropped;
+mod generations;
+pub(crate) mod shards;
 pub(crate) mod touched;
 
 use crate::distribute::Distribute;
 use crate::replicate::Replicate;
-use cache::{Cache, Change, DoorForgets};
+use cache::{Cache, Change, DoorForgets, DoorRecalls};
 use hekate_graph::{Context, ReadsAfter, Translator};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::{HashSet, Mutex, boot_time, elapsed, now};
+use shards::{NOT_PLEDGED, ShardRead};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use touched::{Touched, touched_by};
@@ -46,6 +51,43 @@ pub trait Watcher: Send + Sync {
 
     /// As `forget_names`, of all names.
     fn forget_all_names(&self);
+
+    /// Returns once nothing below answers by old bytes of these files any more. False if that takes too long: it is asked
+    /// for again.
+    fn forget_contents(&self, files: &[InodeId]) -> bool;
+
+    /// As `forget_contents`, of all files.
+    fn forget_all_contents(&self) -> bool;
+
+    /// This session is about to change the bytes of these files (`[]`: of any). Their attributes are to be forgotten next.
+    fn expect_contents(&self, files: &[InodeId]);
+}
+
+/// What a session does with the contents of files that are longer than those beside their inodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ContentUse {
+    /// Reads ask for no pledges.
+    #[default]
+    None,
+    /// Its door keeps them.
+    Door,
+    /// It remembers what was read, and answers from memory.
+    Memory,
+}
+
+/// A read of shards for which pledges are asked.
+pub(crate) struct Reading<'a> {
+    pub inode: InodeId,
+    pub layout: &'a Layout,
+    /// What stands for the content, once the replies have come. 0: not all of it is pledged.
+    pub number: Option<u64>,
+}
+
+impl Reading<'_> {
+    fn note(&mut self, number: u64) {
+        let is_same = self.number.is_none_or(|known| known == number);
+        self.number = Some(if is_same { number } else { NOT_PLEDGED });
+    }
 }
 
 /// The pledges of a session, shared by the layer, by `replicate` and by doors.
@@ -55,6 +97,7 @@ pub struct Pledges {
     /// Servers that a thread listens to.
     listening: Mutex<HashSet<ServerId>>,
     is_used: bool,
+    contents: ContentUse,
 }
 
 /// A moment in the life of the cache: what was dropped since is not taken from a reply.
@@ -63,9 +106,9 @@ pub(crate) struct AskedAt(u64);
 
 impl Pledges {
     /// `is_used`: false for a session that asks for no pledges.
-    pub(crate) fn new(is_used: bool) -> Arc<Self> {
+    pub(crate) fn new(is_used: bool, contents: ContentUse) -> Arc<Self> {
         let (cache, watcher, listening) = Default::default();
-        Arc::new(Self { cache, watcher, listening, is_used })
+        Arc::new(Self { cache, watcher, listening, is_used, contents })
     }
 
     /// Sets what is told before a pledge is returned. Only the first counts.
@@ -95,6 +138,17 @@ impl Pledges {
         self.cache.lock().has_attributes(inode, boot_time())
     }
 
+    /// Stands for the content of a file with these attributes: as long as it is the same, so are the bytes. `None` if
+    /// leaders would not tell of a change.
+    pub fn content_number(&self, attr: &Attr) -> Option<u64> {
+        self.is_used.then(|| self.cache.lock().content_number(attr, boot_time())).flatten()
+    }
+
+    /// True if a door may keep contents.
+    pub fn keeps_contents(&self) -> bool {
+        self.is_used && self.contents == ContentUse::Door
+    }
+
     /// True if the session asks for pledges.
     pub fn is_used(&self) -> bool {
         self.is_used
@@ -105,8 +159,14 @@ impl Pledges {
         self.cache.lock().counts()
     }
 
-    /// The moment at which a request is sent that asks for pledges. `None`: it asks for none.
-    pub(crate) fn ask(&self, op: &Op) -> Option<AskedAt> {
+    /// The moment at which a request is sent that asks for pledges. `None`: it asks for none. `reading`: the file whose
+    /// shard is read.
+    pub(crate) fn ask(&self, op: &Op, reading: Option<&Reading>) -> Option<AskedAt> {
+        if let (Op::Data { op: DataOp::ReadShard { data, index, .. } }, Some(reading)) = (op, reading) {
+            let about = Pledged::Shard { data: *data, index: *index };
+            let may_ask = self.is_used && self.contents != ContentUse::None;
+            return may_ask.then(|| self.cache.lock().ask_shard(reading.inode, &about)).flatten().map(AskedAt);
+        }
         let may_ask = self.is_used
             && matches!(
                 op,
@@ -127,7 +187,39 @@ impl Pledges {
             Found::Elsewhere { inode, kind } => Ok(Reply::Elsewhere { inode, kind }),
             Found::Missing => Err(Error::NotFound),
             Found::List { entries, end } => Ok(Reply::List { entries, end }),
+            Found::Data { bytes } => Ok(Reply::Data { bytes }),
         }
+    }
+
+    /// As `take`, for the reply to a read of a shard of this file.
+    pub(crate) fn take_shard(
+        &self,
+        asked: Option<AskedAt>,
+        op: &Op,
+        reply: Result<Reply>,
+        (reading, volume): (&mut Reading, VolumeId),
+    ) -> Result<Reply> {
+        let Op::Data { op: DataOp::ReadShard { data, index, offset, .. } } = op else {
+            return self.take(asked, op, reply);
+        };
+        let Ok(Reply::Pledged { found: Found::Data { bytes }, pledges }) = reply else {
+            reading.note(NOT_PLEDGED);
+            return reply;
+        };
+        let read = ShardRead {
+            volume,
+            inode: reading.inode,
+            layout: reading.layout,
+            shard: (*data, *index),
+            offset: *offset,
+            bytes: (self.contents == ContentUse::Memory).then_some(&bytes),
+        };
+        let number = match (asked, &pledges[..]) {
+            (Some(AskedAt(asked)), [given]) => self.cache.lock().take_shard(asked, &read, given, boot_time()),
+            _ => NOT_PLEDGED,
+        };
+        reading.note(number);
+        Ok(Reply::Data { bytes })
     }
 
     fn tell_watcher(&self, forgets: &DoorForgets) {
@@ -153,21 +245,42 @@ impl Pledges {
 
     fn begin_change(&self, touched: &Touched) -> Change {
         let (change, forgets) = self.cache.lock().begin_change(touched, boot_time());
+        if let Some(watcher) = self.watcher.get().filter(|_| !touched.contents.is_empty() || touched.any_content) {
+            watcher.expect_contents(&touched.contents);
+        }
         self.tell_watcher(&forgets);
         change
     }
 
-    /// Forgets what is recalled. Returns what is to be returned.
-    fn recalled(&self, partition: PartitionNumber, term: u64, pledges: Vec<Pledge>) -> VolumeOp {
+    /// Has the door forget contents, and those that were forgotten here for want of room. False if that takes too long.
+    fn forget_contents(&self, contents: &[InodeId]) -> bool {
+        let mut all = self.cache.lock().take_evicted();
+        all.extend(contents);
+        let Some(watcher) = self.watcher.get().filter(|_| !all.is_empty()) else { return true };
+        let is_done = watcher.forget_contents(&all);
+        if !is_done {
+            self.cache.lock().evict_again(all);
+        }
+        is_done
+    }
+
+    /// Forgets what is recalled. Returns what is to be returned, unless a door has yet to forget it: then it is recalled
+    /// again.
+    fn recalled(&self, partition: PartitionNumber, term: u64, pledges: Vec<Pledge>) -> Option<VolumeOp> {
         if !is_planted(Bug::RecallIgnored) {
-            let (forgets, names) = self.cache.lock().drop_recalled(partition, &pledges);
-            self.tell_watcher(&forgets);
+            let DoorRecalls { attributes, names, contents } = self.cache.lock().drop_recalled(partition, &pledges);
+            self.tell_watcher(&attributes);
             self.tell_of_names(&names);
-            if let (Some(watcher), DoorForgets::These(inodes)) = (self.watcher.get(), &forgets) {
-                watcher.expire(inodes);
+            if let Some(watcher) = self.watcher.get() {
+                if let DoorForgets::These(inodes) = &attributes {
+                    watcher.expire(inodes);
+                }
+            }
+            if !self.forget_contents(&contents) {
+                return None;
             }
         }
-        VolumeOp::Return { partition, term, pledges }
+        Some(VolumeOp::Return { partition, term, pledges })
     }
 }
 
@@ -235,7 +348,8 @@ impl Pledges {
                     Ok(Some(Notification::Recall { pledges, .. })) if pledges.is_empty() => renewed_at = None,
                     Ok(Some(Notification::Recall { partition, term, pledges })) => {
                         // One that is lost is recalled again.
-                        let _ = replicate.tell(server, self.recalled(partition, term, pledges));
+                        let returned = self.recalled(partition, term, pledges);
+                        let _ = returned.map(|returned| replicate.tell(server, returned));
                     }
                     Ok(Some(Notification::Answered { .. })) => {}
                     Err(_) => break,
@@ -256,8 +370,34 @@ impl Pledges {
             if let Some(watcher) = self.watcher.get() {
                 watcher.forget_all_attributes();
                 watcher.forget_all_names();
+                if !watcher.forget_all_contents() {
+                    return;
+                }
             }
             self.cache.lock().doors_forgot(&terms);
+        }
+    }
+}
+
+impl Pledging {
+    /// The answer to an op, if it is pledged.
+    fn answer(&self, context: &Context, op: &Op) -> Option<Result<Reply>> {
+        let mut cache = self.pledges.cache.lock();
+        let now = boot_time();
+        let reply = cache.answer(op, now)?;
+        if let (Some(number), Ok(Reply::FileData { attr, .. })) = (context.content, &reply) {
+            number.store(cache.content_number(attr, now).unwrap_or(NOT_PLEDGED), Ordering::Relaxed);
+        }
+        Some(reply)
+    }
+
+    /// Tells the caller what stands for the bytes that were read.
+    fn number_content(&self, context: &Context, reply: &Result<Reply>) {
+        let (Some(number), Ok(Reply::FileData { attr, .. })) = (context.content, reply) else { return };
+        let pledged = self.pledges.content_number(attr).unwrap_or(NOT_PLEDGED);
+        // The bytes of shards have a number of their own, from the replies that carried them.
+        if attr.layout.is_inline() || number.load(Ordering::Relaxed) != pledged {
+            number.store(if attr.layout.is_inline() { pledged } else { NOT_PLEDGED }, Ordering::Relaxed);
         }
     }
 }
@@ -272,13 +412,15 @@ impl Translator for Pledging {
         if !self.pledges.is_used {
             return self.next.handle(context, op);
         }
-        if let Some(reply) = self.pledges.cache.lock().answer(&op, boot_time()) {
+        if let Some(reply) = self.answer(context, &op) {
             return reply;
         }
         let touched = touched_by(&op, |inode| self.pledges.cache.lock().attributes(inode));
         let Some(touched) = touched else {
             let reply = self.next.handle(context, op.clone());
             self.pledges.remember_content(&op, &reply);
+            self.number_content(context, &reply);
+            self.pledges.forget_contents(&[]);
             return reply;
         };
         let (change, after) = (self.pledges.begin_change(&touched), ReadsAfter::default());
@@ -287,6 +429,7 @@ impl Translator for Pledging {
         let reads = std::mem::take(&mut *after.lock());
         self.pledges.cache.lock().end_change(change, is_known, &reads, boot_time());
         self.pledges.remember_content(&op, &reply);
+        self.number_content(context, &reply);
         if !is_known {
             // The caller learns that it failed, and a server may execute it.
             self.pledges.tell_of_names(&touched.names);

@@ -11,7 +11,7 @@ mod raw;
 #[path = "replicate/raw_absent.rs"]
 mod raw;
 
-use crate::pledges::Pledges;
+use crate::pledges::{ContentUse, Pledges, Reading};
 use fast::FastShards;
 pub(crate) use fast::Flight;
 use hekate_graph::Context;
@@ -79,13 +79,15 @@ impl Replicate {
             op_count: AtomicU64::new(1),
             fast: FastShards::default(),
             raw: RawLanes::default(),
-            pledges: Pledges::new(false),
+            pledges: Pledges::new(false, ContentUse::None),
         }
     }
 
     /// For a session that asks for pledges.
-    pub fn with_pledges(servers: Arc<dyn Servers>, session: SessionId, map: VolumeMap) -> Self {
-        Self { pledges: Pledges::new(true), ..Self::new(servers, session, map) }
+    pub fn with_pledges(servers: Arc<dyn Servers>, session: SessionId, map: VolumeMap, contents: ContentUse) -> Self {
+        // Writes of raw modes change shards without their leader.
+        let contents = if map.mode.is_raw() { ContentUse::None } else { contents };
+        Self { pledges: Pledges::new(true, contents), ..Self::new(servers, session, map) }
     }
 
     pub(crate) fn pledges(&self) -> Arc<Pledges> {
@@ -107,6 +109,16 @@ impl Replicate {
     /// `Skipped`. If a view changes meanwhile, the map is fetched and the rest of the batch sent again; an op that
     /// was executed before is answered, not repeated.
     pub(crate) fn send_all(&self, context: &Context, ops: Vec<(Recipient, Op)>) -> Result<Replies> {
+        self.send_reading(context, ops, None)
+    }
+
+    /// As `send_all`. Reads of shards ask for pledges, which are taken for this file.
+    pub(crate) fn send_reading(
+        &self,
+        context: &Context,
+        ops: Vec<(Recipient, Op)>,
+        mut reading: Option<&mut Reading>,
+    ) -> Result<Replies> {
         if ops.iter().filter(|(_, op)| !op.is_read()).count() > SESSION_SLOTS {
             return Err(Error::invalid("a batch has more changes than its session has slots"));
         }
@@ -114,12 +126,17 @@ impl Replicate {
         let ask = |(_, op): &(Recipient, Op)| {
             // A missing name, which ends a batch, is no error in a reply with pledges.
             let may_ask = is_single || !matches!(op, Op::Name { .. });
-            may_ask.then(|| self.pledges.ask(op)).flatten()
+            may_ask.then(|| self.pledges.ask(op, reading.as_deref())).flatten()
         };
         let asked: Vec<_> = ops.iter().map(ask).collect();
         let asks = asked.iter().map(Option::is_some);
         let answered = self.send_asking(context, ops.into_iter().zip(asks))?.into_iter().zip(asked);
-        Ok(answered.map(|((op, reply), asked)| self.pledges.take(asked, &op, reply)).collect())
+        let volume = self.map().volume;
+        let take = |((op, reply), asked): ((Op, _), _)| match reading.as_deref_mut() {
+            Some(reading) => self.pledges.take_shard(asked, &op, reply, (reading, volume)),
+            None => self.pledges.take(asked, &op, reply),
+        };
+        Ok(answered.map(take).collect())
     }
 
     /// Sends a change, and behind it reads that ask for pledges. The replies to these are returned as they come.

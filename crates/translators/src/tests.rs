@@ -13,6 +13,7 @@ mod names;
 mod pledges;
 mod runs;
 mod scripted_servers;
+mod shard_pledges;
 mod slots;
 mod space;
 mod support;

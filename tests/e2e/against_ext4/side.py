@@ -5,6 +5,7 @@ mount of the file system), and what the call needs: `path`, `to`, `slot` (a plac
 """
 
 import errno
+import fcntl
 import functools
 import mmap
 import os
@@ -159,7 +160,11 @@ class Calls:
         return os.pwrite(held.fd, self.bytes(held, op), op["offset"])
 
     def lseek(self, op):
-        return os.lseek(self.fd(op), op["offset"], op["whence"])
+        fd, offset, whence = self.fd(op), op["offset"], op["whence"]
+        if whence == os.SEEK_END and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            # Looking for the end of a file that is open to be read may move its time of access (docs/limits.md).
+            offset, whence = os.fstat(fd).st_size + offset, os.SEEK_SET
+        return os.lseek(fd, offset, whence)
 
     def holes(self, op):
         """What is no hole covers all that is not zero; the rest is the file system's choice."""
@@ -167,7 +172,7 @@ class Calls:
         size = os.fstat(fd).st_size
         if size > READ_MAX or self.held(op).buffer:
             return None
-        content = os.pread(fd, size, 0)
+        content = os.pread(fd, size, 0) if size else b""
         place, outside = os.lseek(fd, 0, os.SEEK_CUR), []
         try:
             at = 0

@@ -1,5 +1,6 @@
 //! Attributes, extended attributes, and the volume's space.
 
+use super::locks::{is_kept_handle, is_quiet_handle};
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, attr_reply, bytes_of, join, joined, sized};
@@ -16,7 +17,8 @@ const NAME_BYTES_MAX: u32 = 255;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Filesystem {
-    pub(super) fn getattr(&self, caller: &Caller) -> Outcome {
+    /// `handle`: the open file for which the kernel asks, before it reads pages of it or its end is looked for.
+    pub(super) fn getattr(&self, caller: &Caller, handle: Option<u64>) -> Outcome {
         if let Some((attr, left)) = self.recent.get(caller.inode, self.cache) {
             self.nodes.note_attr(&attr);
             return Ok(attr_reply(&attr, left));
@@ -25,7 +27,21 @@ impl Filesystem {
             Err(Error::Stale) => self.nodes.with_removed(caller.inode, |gone| gone.attr.clone()).ok_or(Error::Stale)?,
             found => found?,
         };
-        self.attributes(&attr)
+        // Pages that the kernel has are read without a READ, and so is the end of the file.
+        let moves_access = handle.is_some_and(|handle| {
+            is_kept_handle(handle) && !is_quiet_handle(handle) && self.volume.moves_access(&attr)
+        });
+        let attr = if moves_access {
+            // Asked for again, since the reply to a change carries no pledge.
+            self.volume.accessed(&caller.context, caller.inode)?;
+            self.volume.getattr(&caller.context, caller.inode)?
+        } else {
+            attr
+        };
+        match handle {
+            Some(_) => self.attributes_before_pages(&attr),
+            None => self.attributes(&attr),
+        }
     }
 
     /// A SETATTR that sets nothing precedes a buffered write to a file with set-id bits; it requests the attributes.
@@ -33,7 +49,7 @@ impl Filesystem {
         let kind = self.nodes.get(caller.inode.number()).map(|(_, kind)| kind);
         let mut changes = changes(set, kind != Some(NodeKind::Directory));
         if changes == AttrChanges::default() {
-            return self.getattr(caller);
+            return self.getattr(caller, None);
         }
         if changes.mode.is_none() && (changes.uid.is_some() || changes.gid.is_some()) {
             changes.mode = self.mode_after_chown(caller)?;

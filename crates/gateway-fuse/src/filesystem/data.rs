@@ -1,10 +1,11 @@
 //! Opening, reading, writing and syncing files.
 
+use super::locks::is_kept_handle;
 use super::{APPEND_LOCKS, Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
 use bytes::Bytes;
-use hekate_client::{Context, Volume};
+use hekate_client::Context;
 use hekate_proto::{InodeId, Result};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,9 @@ impl Filesystem {
             Ok(attr) => {
                 self.nodes.note_attr(&attr);
                 let unchanged = self.nodes.unchanged(caller.inode.number(), attr.change);
+                if self.may_keep_pages(&attr, open.flags) {
+                    return Ok(bytes_of(&self.open_kept(&attr, open.flags)));
+                }
                 Ok(bytes_of(&self.open_out(caller.inode, open.flags, unchanged && !self.cache.is_zero())))
             }
             Err(error) => {
@@ -31,7 +35,7 @@ impl Filesystem {
     pub(super) fn open_out(&self, inode: InodeId, flags: u32, keep_cache: bool) -> OpenOut {
         let pages =
             Pages { strict: self.cache.is_zero(), keep: keep_cache, can_map: self.can_map.load(Ordering::Relaxed) };
-        let handle = self.locks.new_handle(is_durable(flags), is_quiet(flags));
+        let handle = self.locks.new_handle(is_durable(flags), is_quiet(flags), false);
         self.losses.opened(inode, handle);
         OpenOut { handle, flags: pages.open_flags(flags), padding: 0 }
     }
@@ -47,6 +51,9 @@ impl Filesystem {
     }
 
     pub(super) fn release(&self, caller: &Caller, release: &ReleaseIn) -> Outcome {
+        if is_kept_handle(release.handle) {
+            self.pages.closed(caller.inode.number());
+        }
         self.release_open(caller, release);
         self.unmark_open(caller.inode);
         if !self.volume.is_open(caller.inode) {
@@ -56,8 +63,12 @@ impl Filesystem {
     }
 
     pub(super) fn read(&self, caller: &Caller, offset: u64, size: u32, flags: u32) -> Outcome {
-        let read = if is_quiet(flags) { Volume::read_quietly } else { Volume::read };
-        Ok(read(&self.volume, &caller.context, caller.inode, offset, size)?)
+        let (node, quietly) = (caller.inode.number(), is_quiet(flags));
+        let (bytes, number) = self.volume.read_numbered(&caller.context, caller.inode, offset, size, quietly)?;
+        if self.pages.note_read(node, number) {
+            self.forget_passed(node);
+        }
+        Ok(bytes)
     }
 
     /// Pages that are written back (`WRITE_CACHE`) carry no flags of an open; FSYNC makes them durable. The kernel
@@ -123,12 +134,12 @@ impl Pages {
 }
 
 /// True if reads do not change the time of access.
-fn is_quiet(flags: u32) -> bool {
+pub(super) fn is_quiet(flags: u32) -> bool {
     flags & OFlags::NOATIME.bits() != 0
 }
 
 /// True if the flags of an open require every write to be on stable storage. O_SYNC contains the bit of O_DSYNC.
-fn is_durable(flags: u32) -> bool {
+pub(super) fn is_durable(flags: u32) -> bool {
     flags & (OFlags::DSYNC | OFlags::SYNC).bits() != 0
 }
 

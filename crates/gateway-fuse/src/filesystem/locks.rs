@@ -34,6 +34,11 @@ pub(super) fn is_quiet_handle(handle: u64) -> bool {
     handle & 2 != 0
 }
 
+/// True if the open file reads through pages that the kernel keeps while they are pledged.
+pub(super) fn is_kept_handle(handle: u64) -> bool {
+    handle & 4 != 0
+}
+
 /// Locks of this mount, as far as the client library does not keep them.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
@@ -46,9 +51,10 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// The handle of a new open file. It contains two flags, since some requests do not carry the flags of the open.
-    pub fn new_handle(&self, durable: bool, quiet: bool) -> u64 {
-        (self.handles.fetch_add(1, Ordering::Relaxed) + 1) << 2 | u64::from(quiet) << 1 | u64::from(durable)
+    /// The handle of a new open file. It contains three flags, since some requests do not carry the flags of the open.
+    pub fn new_handle(&self, durable: bool, quiet: bool, kept: bool) -> u64 {
+        let flags = u64::from(kept) << 2 | u64::from(quiet) << 1 | u64::from(durable);
+        (self.handles.fetch_add(1, Ordering::Relaxed) + 1) << 3 | flags
     }
 
     pub fn is_waiting(&self, unique: u64) -> bool {

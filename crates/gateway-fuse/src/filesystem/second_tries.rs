@@ -41,7 +41,7 @@ impl Step {
     /// path. An example is RELEASE.
     pub(super) fn of(body: &Body) -> Option<Self> {
         match body {
-            Body::Lookup { .. } | Body::GetAttr | Body::GetXattr { .. } => Some(Step::Resolves),
+            Body::Lookup { .. } | Body::GetAttr { .. } | Body::GetXattr { .. } => Some(Step::Resolves),
             Body::Open { .. }
             | Body::Create { .. }
             | Body::SetAttr { .. }

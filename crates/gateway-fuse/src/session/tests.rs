@@ -23,7 +23,7 @@ impl Handler for Fake {
                 self.waiting.lock().insert(later.unique(), later);
                 return None;
             }
-            Body::GetAttr => {
+            Body::GetAttr { .. } => {
                 while !signals.fatal.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -14,7 +14,7 @@ use crate::log_lines;
 use crate::notify;
 use crate::output;
 use crate::paths::{Paths, elsewhere, endpoints_of, plain_path, unreachable};
-use hekate_client::{Endpoint, OpenOptions, Volume};
+use hekate_client::{ContentUse, Endpoint, OpenOptions, Volume};
 use hekate_gateway_fuse::{MountOptions, MountedVolume, is_mounted, mounted_volumes, remount, remove_dead, unmount};
 use hekate_graph::LayerSpec;
 use hekate_proto::Error;
@@ -149,7 +149,7 @@ pub fn open_options(options: &Options) -> OpenOptions {
     let no_access_times = change.access_times == Some(false) || change.read_only == Some(true);
     // A mount that caches for a time shows what was before anyway.
     let no_pledges = options.no_pledges || options.cache.is_some_and(|cache| !cache.is_zero());
-    OpenOptions { no_access_times, no_pledges, ..OpenOptions::default() }
+    OpenOptions { no_access_times, no_pledges, contents: ContentUse::Door, ..OpenOptions::default() }
 }
 
 /// The process of a mount.

@@ -152,6 +152,15 @@ impl FastLane {
         read_shard(ask, op).is_some_and(is_it)
     }
 
+    /// True if the op reads a shard that may change without a record of its own: nobody is pledged its bytes.
+    pub fn may_be_changed(&self, ask: &Ask, op: &Op) -> bool {
+        let is_reconciled = |shard: &ShardId| {
+            self.closing.as_ref().is_some_and(|closing| closing.has(*shard)) || self.found.contains_key(shard)
+        };
+        let may_change = |shard: ShardId| self.open.contains_key(&shard) || is_reconciled(&shard);
+        read_shard(ask, op).is_some_and(may_change) && !is_planted(Bug::OpenShardPledged)
+    }
+
     fn is_unsettled(&self, shard: ShardId) -> bool {
         let open = self.open.get(&shard);
         open.is_some_and(|open| open.list.last().is_some_and(|last| open.known != Some(last.stamp)))

@@ -282,3 +282,38 @@ fn a_session_that_ends_has_no_pledges() {
     assert_eq!(change(&pledges, SessionId(3), &name_changes("a"), START), (false, vec![]));
     assert_eq!(pledges.count(), 0);
 }
+
+/// Asks for the bytes of a shard. Returns the number of the pledge.
+fn read_shard(pledges: &Pledges, session: SessionId, index: u64, now: Duration) -> Option<u64> {
+    let op = Op::Data { op: DataOp::ReadShard { data: DataId(9), index, offset: 0, length: 10 } };
+    match pledges.give(PARTITION, &ask(session), &op, Ok(Reply::Data { bytes: bytes::Bytes::new() }), now) {
+        Ok(Reply::Pledged { found: Found::Data { .. }, pledges }) => pledges.first().map(|given| given.number),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn bytes_of_a_shard_change_once_others_have_returned_them() {
+    let pledges = begun();
+    let shard = ShardId { volume: VOLUME, data: DataId(9), index: 3 };
+    let record = ShardRecord::empty(Stamp::of_leader(1, Epoch(1), Sequence(1)));
+    let number = read_shard(&pledges, ANN, 3, START).unwrap();
+    read_shard(&pledges, ANN, 4, START).unwrap();
+    assert_eq!(change(&pledges, BEN, &[Change::Restamp { shard, record }], START), (false, vec![]), "no byte changes");
+    let write = [Change::PunchBlocks { shard, record, first: 0, count: 1 }];
+    assert_eq!(change(&pledges, BEN, &write, START), (true, vec![ANN]));
+    assert_eq!(read_shard(&pledges, BEN, 3, START), None, "it is recalled");
+    let about = Pledged::Shard { data: DataId(9), index: 3 };
+    assert!(pledges.returned(ANN, VOLUME, TERM, &[Pledge { about, number }]));
+    assert_eq!(change(&pledges, BEN, &write, START), (false, vec![]));
+    assert_eq!(pledges.count(), 1, "the other shard");
+}
+
+#[test]
+fn a_shard_that_is_removed_is_not_recalled() {
+    let pledges = begun();
+    read_shard(&pledges, ANN, 3, START).unwrap();
+    let shard = ShardId { volume: VOLUME, data: DataId(9), index: 3 };
+    assert_eq!(change(&pledges, BEN, &[Change::DropShard { shard }], START), (false, vec![]));
+    assert_eq!(pledges.count(), 0);
+}

@@ -51,7 +51,7 @@ impl Leader {
         if is_hidden || self.depends_on_unsettled(op, &found) {
             return None;
         }
-        Some(match ask.pledge {
+        Some(match ask.pledge && !self.fast.may_be_changed(ask, op) {
             true => self.pledges.give(at.own.partition, ask, op, found, around.elapsed),
             false => found,
         })

@@ -429,7 +429,9 @@ impl Leader {
         let run = BlockRun { first: block.block, checksums: vec![block_checksum(block.shard, block.block, &bytes)] };
         let record = ShardRecord { stamp, ..before };
         let changes = vec![Change::WriteBlocks { shard: block.shard, record, run, bytes }];
-        match self.append_own(cx, Commit { changes, ..Commit::default() })? {
+        // It waits for no pledge: the leader has yet to serve, and learns only then who may have one. A session may answer
+        // by bytes that all members have lost until its lease is over, as by names that they have lost.
+        match self.append_own_for(cx, None, Commit { changes, ..Commit::default() })? {
             Appended::Made(_) => Ok(()),
             // The journal had no room: tried again with the next tick.
             Appended::NoRoom => {

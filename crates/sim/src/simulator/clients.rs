@@ -14,7 +14,7 @@ use crate::simulator::clients::spread::NOT_JUDGED;
 use crate::simulator::clients::workload::{look_op, looks_into, next_op, write_at};
 use crate::simulator::threads::{self, Action, Answer, MessageNumber, Owner};
 use crate::simulator::world::{Event, Person, World, trace};
-use hekate_client::{Context, OpenOptions, Volume};
+use hekate_client::{ContentUse, Context, OpenOptions, Volume};
 use hekate_proto::*;
 use hekate_transport::Welcome;
 use std::sync::Arc;
@@ -45,7 +45,11 @@ impl World {
         let body = move || {
             let Some((first, welcome)) = open_session(count) else { return };
             let servers = SimulatedServers { first, count, closed: AtomicBool::new(false) };
-            let opened = Volume::over(Arc::new(servers), welcome, &OpenOptions::default());
+            let opened = Volume::over(
+                Arc::new(servers),
+                welcome,
+                &OpenOptions { contents: ContentUse::Memory, ..OpenOptions::default() },
+            );
             threads::in_world(move |world: &mut World| match opened {
                 Ok(volume) => {
                     let volume = Arc::new(volume);

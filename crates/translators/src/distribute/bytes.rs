@@ -1,6 +1,7 @@
 //! Reads and writes of a file's bytes: small files are stored beside the inode, larger ones in shards.
 
 use super::{Distribute, Shape, unexpected};
+use crate::pledges::Reading;
 use crate::replicate::{Flight, Recipient};
 use crate::unsynced::Losses;
 use bytes::{Bytes, BytesMut};
@@ -8,6 +9,7 @@ use hekate_graph::Context;
 use hekate_proto::map::VolumeMap;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
+use std::sync::atomic::Ordering;
 
 /// Changes of a file's shards, and the values that the inode's leader receives after them.
 pub(super) struct ShardChanges {
@@ -92,7 +94,11 @@ impl Distribute {
             .collect();
         let after = if touch { InodeOp::Accessed { inode } } else { InodeOp::GetAttr { inode } };
         batch.push((Recipient::Leader(self.home(inode)), Op::Inode { op: after }));
-        let mut replies = self.replicate.send_all(context, batch)?.into_iter();
+        let mut reading = Reading { inode, layout, number: None };
+        let mut replies = self.replicate.send_reading(context, batch, Some(&mut reading))?.into_iter();
+        if let (Some(content), Some(number)) = (context.content, reading.number) {
+            content.store(number, Ordering::Relaxed);
+        }
         let mut parts = Vec::with_capacity(runs.len());
         for (_, _, count) in &runs {
             match replies.next().unwrap_or(Err(Error::Skipped))? {

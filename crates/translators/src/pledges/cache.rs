@@ -5,17 +5,17 @@
 //! session has touched since the request was sent that the reply answers.
 
 use super::NameAt;
-use super::contents::Contents;
+use super::contents::{Contents, has_same_content};
+use super::dropped::{Changing, Dropped};
+use super::generations::Generations;
+use super::shards::{NOT_PLEDGED, ShardRead, Shards};
 use super::touched::{Touched, is_access_near};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::HashMap;
 use std::collections::VecDeque;
-use std::hash::Hash;
 use std::time::Duration;
 
-/// Names, and attributes, that are remembered, in two generations of half as many.
-const REMEMBERED_MAX: usize = 262_144;
 /// Recalls and own changes that are compared with replies still on their way. Replies from before the oldest are not
 /// taken.
 const DROPPED_MAX: usize = 4096;
@@ -24,6 +24,9 @@ const DROPPED_MAX: usize = 4096;
 const UNKNOWN_OUTCOME: Duration = Duration::from_secs(600);
 /// Things that ops without a known outcome may change. With more nothing is remembered.
 const UNKNOWN_MAX: usize = 1024;
+
+/// A bit in the numbers of contents that lie beside their inodes.
+const BESIDE_INODE: u64 = 1 << 63;
 
 /// What a name leads to.
 pub(crate) type Target = Option<(InodeId, NodeKind)>;
@@ -36,6 +39,7 @@ pub(crate) struct Cache {
     names: Generations<(InodeId, Name), Known<Target>>,
     attributes: Generations<InodeId, Known<Attr>>,
     contents: Contents,
+    shards: Shards,
     /// What was dropped last, with the moment.
     dropped: VecDeque<(u64, Dropped)>,
     /// Replies to requests from before this moment are not taken.
@@ -74,16 +78,6 @@ impl<T> Known<T> {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Dropped {
-    About(Pledged),
-    /// The attributes of all files.
-    AnyFile,
-    /// The attributes of all inodes.
-    AnyInode,
-    Everything,
-}
-
 /// An op of this session changes the inode of a name, and which one that is was remembered. The leader changes it for
 /// this session without a recall. If the name leads elsewhere by then, the pledge on another inode ends: so nothing that
 /// it may be is answered from memory once the name is recalled.
@@ -116,33 +110,13 @@ pub(crate) enum DoorForgets {
     All,
 }
 
-/// What ops of this session are changing.
-#[derive(Debug, Default)]
-struct Changing(Vec<Dropped>);
-
-impl Changing {
-    fn has(&self, about: &Pledged, kind: Option<NodeKind>) -> bool {
-        self.0.iter().any(|dropped| dropped.covers(about, kind))
-    }
-
-    fn remove(&mut self, dropped: &Dropped) {
-        if let Some(index) = self.0.iter().position(|one| one == dropped) {
-            self.0.swap_remove(index);
-        }
-    }
-}
-
-impl Dropped {
-    /// `kind`: of the inode, for its attributes.
-    fn covers(&self, about: &Pledged, kind: Option<NodeKind>) -> bool {
-        let is_attributes = matches!(about, Pledged::Attributes { .. });
-        match self {
-            Dropped::About(dropped) => dropped == about,
-            Dropped::AnyFile => is_attributes && kind != Some(NodeKind::Directory),
-            Dropped::AnyInode => is_attributes,
-            Dropped::Everything => true,
-        }
-    }
+/// What a door is to forget after a recall.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DoorRecalls {
+    pub attributes: DoorForgets,
+    pub names: Vec<NameAt>,
+    /// Files.
+    pub contents: Vec<InodeId>,
 }
 
 impl Cache {
@@ -201,10 +175,27 @@ impl Cache {
         now: Duration,
     ) -> Option<Result<Reply>> {
         let attr = self.valid_attributes(inode, now).filter(|attr| !touch || !is_access_near(attr))?;
+        let attr_and = |bytes| Some(Ok(Reply::FileData { bytes, attr: attr.clone() }));
+        if !attr.layout.is_inline() {
+            let length = attr.size.saturating_sub(offset).min(u64::from(length)) as usize;
+            let is_valid = |partition| self.is_valid(partition, now);
+            let (bytes, _) = self.shards.read((inode, &attr.layout), offset, length, is_valid)?;
+            return attr_and(bytes.into());
+        }
         let content = self.contents.get(attr)?;
         let begin = offset.min(content.len() as u64) as usize;
         let end = begin.saturating_add(length as usize).min(content.len());
-        Some(Ok(Reply::FileData { bytes: content.slice(begin..end), attr: attr.clone() }))
+        attr_and(content.slice(begin..end))
+    }
+
+    /// Stands for the content of a file with these attributes, and changes with it. `None` if not all that it depends on is
+    /// pledged.
+    pub fn content_number(&self, attr: &Attr, now: Duration) -> Option<u64> {
+        let known = self.valid_attributes(attr.id, now).filter(|known| has_same_content(known, attr))?;
+        match known.layout.is_inline() {
+            true => Some(BESIDE_INODE | known.change),
+            false => self.shards.number(attr.id, &known.layout, |partition| self.is_valid(partition, now)),
+        }
     }
 
     /// Remembers the content of a small file that was read.
@@ -263,14 +254,8 @@ impl Cache {
 
     /// Remembers what a reply pledges. `asked`: the moment at which its request was sent.
     pub fn take(&mut self, asked: u64, op: &Op, found: &Found, pledges: &[GivenPledges], now: Duration) {
-        if asked < self.too_old {
-            return;
-        }
         for given in pledges {
-            let lease = self.leases.get(&given.partition);
-            let is_current =
-                lease.is_some_and(|lease| lease.term == given.term && asked >= lease.since && now < lease.until);
-            if !is_current {
+            if !self.is_current(asked, given, now) {
                 continue;
             }
             let (partition, number) = (given.partition, given.number);
@@ -280,7 +265,7 @@ impl Cache {
                         Found::Node { attr } => Some((attr.id, attr.kind)),
                         Found::Elsewhere { inode, kind } => Some((*inode, *kind)),
                         Found::Missing => None,
-                        Found::List { .. } => continue,
+                        Found::List { .. } | Found::Data { .. } => continue,
                     };
                     self.remember_name(asked, (*dir, name.clone()), Known { partition, number, value });
                 }
@@ -297,6 +282,39 @@ impl Cache {
                 _ => {}
             }
         }
+    }
+
+    /// The moment of a read of a shard that asks for a pledge, as `ask`.
+    pub fn ask_shard(&self, inode: InodeId, about: &Pledged) -> Option<u64> {
+        (!self.changing.0.iter().any(|dropped| dropped.covers_shard(inode, about))).then_some(self.moment)
+    }
+
+    /// Remembers the pledge in the reply to a read of a shard. Returns what `content_number` stands for, or
+    /// [`NOT_PLEDGED`].
+    pub fn take_shard(&mut self, asked: u64, read: &ShardRead, given: &GivenPledges, now: Duration) -> u64 {
+        let about = Pledged::Shard { data: read.shard.0, index: read.shard.1 };
+        let covers = |dropped: &Dropped| dropped.covers_shard(read.inode, &about);
+        if given.given_for != GivenFor::Shard || !self.is_current(asked, given, now) || !self.may_take(asked, covers) {
+            return NOT_PLEDGED;
+        }
+        self.shards.remember(read, given.partition, given.number)
+    }
+
+    /// Files whose contents were forgotten for want of room since the last call: doors are to forget them, too.
+    pub fn take_evicted(&mut self) -> Vec<InodeId> {
+        self.shards.take_evicted()
+    }
+
+    /// A door could not forget these yet.
+    pub fn evict_again(&mut self, files: Vec<InodeId>) {
+        self.shards.evict_again(files);
+    }
+
+    /// True if the pledge is of the term that is renewed, and was asked for since then.
+    fn is_current(&self, asked: u64, given: &GivenPledges, now: Duration) -> bool {
+        let lease = self.leases.get(&given.partition);
+        asked >= self.too_old
+            && lease.is_some_and(|lease| lease.term == given.term && asked >= lease.since && now < lease.until)
     }
 
     fn take_entries(
@@ -340,17 +358,21 @@ impl Cache {
     }
 
     fn may_remember(&self, asked: u64, about: &Pledged, kind: Option<NodeKind>) -> bool {
+        self.may_take(asked, |dropped| dropped.covers(about, kind))
+    }
+
+    /// True if nothing has dropped it since, and no own op is changing it.
+    fn may_take(&self, asked: u64, covers: impl Fn(&Dropped) -> bool) -> bool {
         let since = self.dropped.iter().rev().take_while(|(moment, _)| *moment > asked);
-        let is_dropped =
-            since.into_iter().any(|(_, dropped)| dropped.covers(about, kind)) && !is_planted(Bug::RecalledPledgeTaken);
-        let is_changing = self.changing.has(about, kind) && !is_planted(Bug::PledgeTakenDuringOwnChange);
-        let is_unknown = self.unknown.iter().any(|(_, all)| all.iter().any(|dropped| dropped.covers(about, kind)));
+        let is_dropped = since.into_iter().any(|(_, dropped)| covers(dropped)) && !is_planted(Bug::RecalledPledgeTaken);
+        let is_changing = self.changing.0.iter().any(&covers) && !is_planted(Bug::PledgeTakenDuringOwnChange);
+        let is_unknown = self.unknown.iter().any(|(_, all)| all.iter().any(&covers));
         !is_dropped && !is_changing && !is_unknown
     }
 
     /// Drops recalled pledges. Returns what a door is to forget: attributes, and names.
-    pub fn drop_recalled(&mut self, partition: PartitionNumber, pledges: &[Pledge]) -> (DoorForgets, Vec<NameAt>) {
-        let (mut inodes, mut names, mut loses) = (Vec::new(), Vec::new(), false);
+    pub fn drop_recalled(&mut self, partition: PartitionNumber, pledges: &[Pledge]) -> DoorRecalls {
+        let (mut inodes, mut names, mut loses, mut contents) = (Vec::new(), Vec::new(), false, Vec::new());
         for Pledge { about, number } in pledges {
             match about {
                 Pledged::Name { dir, name } => {
@@ -363,16 +385,23 @@ impl Cache {
                     }
                 }
                 Pledged::Attributes { inode } => {
+                    // The bytes beside an inode change with its attributes.
+                    let known = self.attributes.get(inode);
+                    contents.extend(known.is_none_or(|known| known.value.layout.is_inline()).then_some(*inode));
                     // One that was given since is about the same attributes.
                     if self.attributes.get(inode).is_none_or(|known| known.is_of(partition, *number)) {
                         self.attributes.remove(inode);
                         inodes.push(*inode);
                     }
                 }
+                Pledged::Shard { data, index } => {
+                    contents.extend(self.shards.recalled((*data, *index), partition, *number));
+                }
             }
             self.note_dropped(Dropped::About(about.clone()));
         }
-        (if loses { DoorForgets::All } else { DoorForgets::These(inodes) }, names)
+        let attributes = if loses { DoorForgets::All } else { DoorForgets::These(inodes) };
+        DoorRecalls { attributes, names, contents }
     }
 
     /// A name changes that ops under way rely on. Returns true if there are any.
@@ -424,6 +453,10 @@ impl Cache {
         inodes.dedup();
         dropped.extend(touched.names.iter().map(|(dir, name)| about_name(*dir, name)));
         dropped.extend(inodes.iter().map(|inode| Dropped::About(Pledged::Attributes { inode: *inode })));
+        if !is_planted(Bug::OwnWriteKeepsShards) {
+            dropped.extend(touched.contents.iter().map(|inode| Dropped::Shards(*inode)));
+            dropped.extend(touched.any_content.then_some(Dropped::AnyShards));
+        }
         if !is_planted(Bug::OwnChangeKeepsPledges) {
             self.forget(&dropped);
         }
@@ -475,9 +508,13 @@ impl Cache {
                 Dropped::About(Pledged::Attributes { inode }) => self.attributes.remove(inode),
                 Dropped::AnyFile => self.attributes.retain(|_, known| known.value.kind == NodeKind::Directory),
                 Dropped::AnyInode => self.attributes.clear(),
+                Dropped::About(Pledged::Shard { .. }) => {}
+                Dropped::Shards(inode) => _ = self.shards.forget(*inode),
+                Dropped::AnyShards => self.shards.clear(),
                 Dropped::Everything => {
                     self.names.clear();
                     self.attributes.clear();
+                    self.shards.clear();
                 }
             }
         }
@@ -519,6 +556,7 @@ impl Cache {
         self.moment += 1;
         self.names.retain(|_, known| known.partition != partition);
         self.attributes.retain(|_, known| known.partition != partition);
+        self.shards.forget_partition(partition);
     }
 
     /// The terms before which nothing is remembered any more, here and where doors have passed it on.
@@ -532,50 +570,4 @@ impl Cache {
 
 fn about_name(dir: InodeId, name: &Name) -> Dropped {
     Dropped::About(Pledged::Name { dir, name: name.clone() })
-}
-
-/// A map of bounded size: when the newer generation is full, it becomes the older one, and that one is forgotten.
-#[derive(Debug)]
-struct Generations<K, V> {
-    newer: HashMap<K, V>,
-    older: HashMap<K, V>,
-}
-
-impl<K, V> Default for Generations<K, V> {
-    fn default() -> Self {
-        Self { newer: HashMap::default(), older: HashMap::default() }
-    }
-}
-
-impl<K: Eq + Hash, V> Generations<K, V> {
-    fn len(&self) -> usize {
-        self.newer.len() + self.older.len()
-    }
-
-    fn get(&self, key: &K) -> Option<&V> {
-        self.newer.get(key).or_else(|| self.older.get(key))
-    }
-
-    fn insert(&mut self, key: K, value: V) {
-        self.older.remove(&key);
-        if self.newer.len() >= REMEMBERED_MAX / 2 {
-            self.older = std::mem::take(&mut self.newer);
-        }
-        self.newer.insert(key, value);
-    }
-
-    fn remove(&mut self, key: &K) {
-        self.newer.remove(key);
-        self.older.remove(key);
-    }
-
-    fn retain(&mut self, keep: impl Fn(&K, &V) -> bool) {
-        self.newer.retain(|key, value| keep(key, value));
-        self.older.retain(|key, value| keep(key, value));
-    }
-
-    fn clear(&mut self) {
-        self.newer.clear();
-        self.older.clear();
-    }
 }

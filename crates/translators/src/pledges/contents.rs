@@ -52,7 +52,7 @@ impl Contents {
 
 /// True if an inode has the same bytes with both: after a loss of all replicas' memory a change count may come twice,
 /// but not with the same times.
-fn has_same_content(one: &Attr, other: &Attr) -> bool {
+pub(super) fn has_same_content(one: &Attr, other: &Attr) -> bool {
     let key = |attr: &Attr| (attr.id, attr.size, attr.change, attr.mtime, attr.ctime);
     key(one) == key(other) && one.layout == other.layout || is_planted(Bug::OldContentAnswered)
 }

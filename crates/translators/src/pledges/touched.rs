@@ -19,11 +19,19 @@ pub(crate) struct Touched {
     pub any_file: bool,
     /// Inodes of `leading` may be directories.
     pub leads_to_directories: bool,
+    /// Files whose bytes change.
+    pub contents: Vec<InodeId>,
+    /// The bytes of any file may change.
+    pub any_content: bool,
 }
 
 impl Touched {
     fn inodes(inodes: impl IntoIterator<Item = InodeId>) -> Self {
         Self { inodes: inodes.into_iter().collect(), ..Self::default() }
+    }
+
+    fn content(inode: InodeId) -> Self {
+        Self { contents: vec![inode], ..Self::inodes([inode]) }
     }
 
     /// A name in a directory, whose inode changes too.
@@ -42,6 +50,7 @@ pub(crate) fn touched_by(op: &Op, known: impl Fn(InodeId) -> Option<Attr>) -> Op
     match op {
         Op::Name { op } => named(op, read),
         Op::Inode { op } => match op {
+            InodeOp::SetAttr { inode, changes } if changes.size.is_some() => Some(Touched::content(*inode)),
             InodeOp::SetAttr { inode, .. } | InodeOp::SetXattr { inode, .. } | InodeOp::RemoveXattr { inode, .. } => {
                 Some(Touched::inodes([*inode]))
             }
@@ -57,11 +66,12 @@ pub(crate) fn touched_by(op: &Op, known: impl Fn(InodeId) -> Option<Attr>) -> Op
             DataOp::Copy { from, to, touch, .. } => {
                 let mut touched = touch.then(|| read(*from)).flatten().unwrap_or_default();
                 touched.inodes.push(*to);
+                touched.contents.push(*to);
                 Some(touched)
             }
             DataOp::Read { inode, touch: true, .. } => read(*inode),
             DataOp::Read { .. } | DataOp::Seek { .. } | DataOp::Fsync { .. } => None,
-            other => other.inode().map(|inode| Touched::inodes([inode])),
+            other => other.inode().map(Touched::content),
         },
         Op::Lock { .. } | Op::Volume { .. } | Op::Leg { .. } => None,
     }
@@ -92,8 +102,8 @@ fn named(op: &NameOp, read: impl Fn(InodeId) -> Option<Touched>) -> Option<Touch
                 names: vec![from.clone(), to.clone()],
                 inodes,
                 leading: vec![from, to],
-                any_file: false,
                 leads_to_directories: true,
+                ..Touched::default()
             }
         }
         NameOp::Put { dir, name, alternate, source, .. } => {
@@ -104,6 +114,7 @@ fn named(op: &NameOp, read: impl Fn(InodeId) -> Option<Touched>) -> Option<Touch
             }
             if let PutSource::Inode { inode } = source {
                 touched.inodes.push(*inode);
+                touched.contents.push(*inode);
             }
             touched
         }
@@ -121,7 +132,7 @@ fn named(op: &NameOp, read: impl Fn(InodeId) -> Option<Touched>) -> Option<Touch
         NameOp::Join { dir, parts, to, .. } => {
             let mut touched = Touched::name(*dir, to);
             touched.names.extend(parts.iter().map(|(name, _)| (*dir, name.clone())));
-            touched.any_file = true;
+            (touched.any_file, touched.any_content) = (true, true);
             touched
         }
         NameOp::List { dir, after: None, touch: true, .. } => return read(*dir),
@@ -136,7 +147,7 @@ fn named(op: &NameOp, read: impl Fn(InodeId) -> Option<Touched>) -> Option<Touch
 }
 
 /// True if a read may move the time of access, by any server's clock.
-pub(super) fn is_access_near(attr: &Attr) -> bool {
+pub fn is_access_near(attr: &Attr) -> bool {
     let since = time_of_day().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
     attr.is_access_due(Time(now.saturating_add(CLOCK_SLACK)))

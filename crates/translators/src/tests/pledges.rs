@@ -5,12 +5,13 @@ use super::support::*;
 use crate::pledges::NameAt;
 use crate::pledges::cache::{Cache, Change, DoorForgets};
 use crate::pledges::touched::touched_by;
-use crate::{Distribute, Pledging, Replicate, Watcher};
+use crate::{ContentUse, Distribute, Pledging, Replicate, Watcher};
 use hekate_graph::{Context, Translator};
 use hekate_proto::*;
 use hekate_threads::Mutex;
 use hekate_transport::Servers;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PARTITION: PartitionNumber = PartitionNumber(0);
@@ -146,12 +147,12 @@ fn a_door_may_pass_on_what_a_name_leads_to_while_that_is_pledged() {
     assert_eq!(cache.name_validity(&at, None, START), Duration::ZERO, "it is not missing");
     assert_eq!(cache.name_validity(&at, Some(DIR), START), Duration::ZERO, "it leads elsewhere");
     let pledge = |number| [Pledge { about: Pledged::Name { dir: DIR, name: name("a") }, number }];
-    let (_, names) = cache.drop_recalled(PARTITION, &pledge(0));
+    let names = cache.drop_recalled(PARTITION, &pledge(0)).names;
     assert_eq!(names, [], "a later pledge is about it");
-    let (_, names) = cache.drop_recalled(PARTITION, &pledge(1));
+    let names = cache.drop_recalled(PARTITION, &pledge(1)).names;
     assert_eq!(names, std::slice::from_ref(&at));
     assert_eq!(cache.name_validity(&at, Some(FILE), START), Duration::ZERO);
-    let (_, names) = cache.drop_recalled(PARTITION, &pledge(1));
+    let names = cache.drop_recalled(PARTITION, &pledge(1)).names;
     assert_eq!(names, [at], "the door may have what is not remembered any more");
 }
 
@@ -208,7 +209,7 @@ fn a_name_that_is_recalled_while_an_own_op_changes_its_inode_may_lead_to_any_fil
     let (change, _) = begin(&mut cache, &unlink("a"), START);
     assert!(is_known(&mut cache, &get_attr(other), START), "the name leads to another file");
     let about = Pledged::Name { dir: DIR, name: name("a") };
-    assert_eq!(cache.drop_recalled(PARTITION, &[Pledge { about, number: 1 }]).0, DoorForgets::All);
+    assert_eq!(cache.drop_recalled(PARTITION, &[Pledge { about, number: 1 }]).attributes, DoorForgets::All);
     assert!(!is_known(&mut cache, &get_attr(other), START), "another client may rename it there now");
     assert_eq!(cache.validity(&attr(other, NodeKind::File), START), Duration::ZERO);
     cache.end_change(change, true, &[], START);
@@ -299,6 +300,10 @@ fn a_read_that_may_move_the_time_of_access_is_a_change() {
 struct Door {
     inodes: Mutex<Vec<InodeId>>,
     names: Mutex<Vec<NameAt>>,
+    contents: Mutex<Vec<InodeId>>,
+    expected: Mutex<Vec<InodeId>>,
+    /// The door cannot forget contents at once.
+    is_busy: AtomicBool,
 }
 
 impl Watcher for Door {
@@ -315,6 +320,19 @@ impl Watcher for Door {
     }
 
     fn forget_all_names(&self) {}
+
+    fn forget_contents(&self, files: &[InodeId]) -> bool {
+        self.contents.lock().extend(files);
+        !self.is_busy.load(Ordering::Relaxed)
+    }
+
+    fn forget_all_contents(&self) -> bool {
+        true
+    }
+
+    fn expect_contents(&self, files: &[InodeId]) {
+        self.expected.lock().extend(files);
+    }
 }
 
 #[test]
@@ -330,7 +348,7 @@ fn a_recall_is_returned_once_the_door_has_forgotten() {
         }
         _ => Ok(Reply::Done),
     });
-    let replicate = Replicate::with_pledges(servers.clone(), SESSION, map());
+    let replicate = Replicate::with_pledges(servers.clone(), SESSION, map(), ContentUse::None);
     let top = Pledging::new(Arc::new(Distribute::new(replicate)));
     let door = Arc::new(Door::default());
     top.pledges().watch(door.clone());

@@ -120,8 +120,13 @@ pub fn look_op(settings: &Workload, known: &Known, random: &mut Random) -> Op {
         10 => InodeOp::ListXattr { inode },
         11 => InodeOp::GetXattr { inode, name: xattr_name(random) },
         // The content of a small file is answered from memory, too.
-        12..=14 if inode != dir => {
+        12 | 13 if inode != dir => {
             return Op::Data { op: DataOp::Read { inode, offset: 0, length: 200_000, touch: false } };
+        }
+        // So is what was read before of a longer one.
+        14..=16 if inode != dir => {
+            let (offset, length) = (random.below(settings.blocks.max(1)) * 4096, 4096);
+            return Op::Data { op: DataOp::Read { inode, offset, length, touch: false } };
         }
         _ => InodeOp::GetAttr { inode },
     };

@@ -194,8 +194,10 @@ impl Workload {
             directories: pick(random, &[1, 2, 3]),
             data_share: pick(random, &[20, 50]),
             durable_share: pick(random, &[0, 50, 100]),
-            overwrites: 0,
-            looks: pick(random, &[70, 85, 95]),
+            overwrites: pick(random, &[0, 0, 50, 80]),
+            reads: pick(random, &[0, 40]),
+            blocks: pick(random, &[6, 12]),
+            looks: pick(random, &[50, 70, 85, 95]),
             restarts_at_once: true,
             faults,
             ..narrow
