@@ -378,9 +378,12 @@ impl TestRing {
     }
 
     fn read_at(&mut self, at: Address, op: Op) -> Result<Reply> {
-        let ask = self.ask();
+        self.read_as(&self.ask(), at, op)
+    }
+
+    fn read_as(&mut self, ask: &Ask, at: Address, op: Op) -> Result<Reply> {
         let around = Self::around(&self.bricks, &self.views, at, 0);
-        let read = self.partitions[&at].read(&around, &ask, &op);
+        let read = self.partitions[&at].read(&around, ask, &op);
         read.unwrap_or_else(|| self.execute_at(at, op))
     }
 

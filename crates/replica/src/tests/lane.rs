@@ -196,3 +196,19 @@ fn that_a_member_has_one_write_says_nothing_of_another() {
     let other = ShardId { data, ..shard() };
     assert_eq!(lane.ring.bricks[follower.brick.0 as usize].read_shard(RING, other, 0, 1).unwrap(), bytes(2, 1));
 }
+
+/// They change without a record of their own, so nobody could be told before.
+#[test]
+fn the_bytes_of_an_open_shard_are_not_pledged() {
+    let mut lane = Lane::new();
+    let read = DataOp::ReadShard { data: DATA, index: 0, offset: 0, length: 10 };
+    let ask = Ask { pledge: true, ..Lane::ask(SECOND, 0) };
+    let answer = |lane: &mut Lane| lane.ring.read_as(&ask, lane.leader, Op::Data { op: read.clone() });
+    let reply = answer(&mut lane);
+    assert!(matches!(reply, Ok(Reply::Data { .. })), "{reply:?}");
+    // Another session's write closes it.
+    lane.slow(SECOND, 256, 0, bytes(2, BLOCK_BYTES)).unwrap();
+    lane.ring.rest();
+    let reply = answer(&mut lane);
+    assert!(matches!(reply, Ok(Reply::Pledged { found: Found::Data { .. }, .. })), "{reply:?}");
+}
