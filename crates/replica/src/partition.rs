@@ -442,6 +442,19 @@ impl Partition {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.pledges.awaits(session))
     }
 
+    /// True if the replica is a leader that undoes or finishes ops before it serves. Their legs may be in other
+    /// partitions.
+    pub fn recovers(&self) -> bool {
+        self.failed.is_none()
+            && matches!(&self.role, Role::Leader(leader) if matches!(leader.start.phase(), Phase::Recovering))
+    }
+
+    /// True if the replica is a leader with a record, or a leg, that waits until sessions have forgotten pledges of an
+    /// earlier leader.
+    pub fn delays_for_forgetting(&self) -> bool {
+        self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.pledges.delay_for_forgetting())
+    }
+
     /// Sessions that delay changes, since they have not returned or forgotten pledges for more than a second.
     pub fn slow_sessions(&self, elapsed: Duration) -> BTreeMap<SessionId, Duration> {
         match &self.role {

@@ -77,6 +77,8 @@ enum Forgetting {
         sessions: BTreeSet<SessionId>,
         since: Duration,
         sent: Duration,
+        /// A record has to wait for them.
+        delays: bool,
     },
     Done,
 }
@@ -113,12 +115,17 @@ impl Pledges {
             return;
         }
         recalls.ask_to_forget(&sessions);
-        table.forgetting = Forgetting::Awaited { sessions, since: now, sent: now };
+        table.forgetting = Forgetting::Awaited { sessions, since: now, sent: now, delays: false };
     }
 
     /// True if this session has yet to say that it has forgotten the pledges of an earlier leader.
     pub fn awaits(&self, session: SessionId) -> bool {
         matches!(&self.table().forgetting, Forgetting::Awaited { sessions, .. } if sessions.contains(&session))
+    }
+
+    /// True if a record has to wait until sessions have said that they have forgotten the pledges of an earlier leader.
+    pub fn delay_for_forgetting(&self) -> bool {
+        matches!(self.table().forgetting, Forgetting::Awaited { delays: true, .. })
     }
 
     /// The session has forgotten all pledges that were given before this term. Returns true if changes may go on.
@@ -187,8 +194,14 @@ impl Pledges {
             return false;
         }
         let mut table = self.table();
-        if !about.is_empty() && !matches!(table.forgetting, Forgetting::Done) {
-            return true;
+        match &mut table.forgetting {
+            _ if about.is_empty() => {}
+            Forgetting::Unknown => return true,
+            Forgetting::Awaited { delays, .. } => {
+                *delays = true;
+                return true;
+            }
+            Forgetting::Done => {}
         }
         let mut is_blocked = false;
         for one in &about {
@@ -239,7 +252,7 @@ impl Pledges {
         let mut table = self.table();
         table.cooling.retain(|_, until| *until > now);
         let mut late = BTreeSet::new();
-        if let Forgetting::Awaited { sessions, since, sent } = &mut table.forgetting {
+        if let Forgetting::Awaited { sessions, since, sent, .. } = &mut table.forgetting {
             if *since + EXPIRES_AFTER <= now {
                 late.extend(sessions.iter());
                 table.forgetting = Forgetting::Done;

@@ -1,4 +1,5 @@
-//! Before a server serves: it reconciles its replicas, and undoes or finishes ops that a crash interrupted.
+//! Before a server serves: it reconciles its replicas, and undoes or finishes ops that a crash interrupted, unless that
+//! has to wait for its clients.
 
 #[cfg(test)]
 mod tests;
@@ -107,7 +108,12 @@ impl Node {
         self.begin_links()?;
         bring_into_step(self, &rings)?;
         self.send_sessions()?;
-        self.make_missing_roots()?;
+        match self.make_missing_roots() {
+            // The root's record may have to wait until sessions have forgotten pledges of an earlier leader, and they
+            // connect once the server has started. The thread that reads the records tries again.
+            Err(error @ Error::Unavailable { .. }) => log::warn!("a volume has no root yet: {error}"),
+            made => made?,
+        }
         self.checkpoint_all()?;
         self.settle_lives()
     }
@@ -190,8 +196,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the replicas of a ring that is new here, and serves them. Its leaders get the sessions from the thread that
-    /// reads them.
+    /// Makes the replicas of a ring that is new here, and serves them.
     ///
     /// # Errors
     ///
@@ -218,8 +223,9 @@ impl Node {
     }
 }
 
-/// Starts the replicas of the rings, and returns when those rings serve whose bricks are all here. Other rings may need
-/// servers that wait for this one.
+/// Starts the replicas of the rings, and returns when those rings serve whose bricks are all here. Their leaders may
+/// have ops left to undo or finish if a record of these waits until sessions have forgotten pledges: the sessions connect
+/// once the server has started. Other rings may need servers that wait for this one.
 ///
 /// # Errors
 ///
@@ -232,21 +238,16 @@ pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
             node.log_comparison();
             logged = now();
         }
-        // The thread that renews the lease and forms views starts later, so this one does it.
+        // The threads that renew the lease, form views and read the sessions start later, so this one does it. A leader
+        // that does not know the sessions makes no record that changes a name: it could undo no op.
         if kept.is_none_or(|kept| elapsed(kept) >= KEEP_PAUSE) {
             node.keep_views()?;
+            node.send_sessions()?;
             kept = Some(now());
         }
         let mut waiting = false;
         for ring in rings.iter().filter(|ring| ring.is_placed_here()) {
-            for address in ring.leaders() {
-                let Some(hosted) = ring.replica(address) else { continue };
-                let partition = hosted.partition.read();
-                if let Some(error) = partition.failure() {
-                    return Err(error.clone());
-                }
-                waiting |= !partition.serves();
-            }
+            waiting |= !is_in_step(ring)?;
         }
         if !waiting {
             return Ok(());
@@ -255,4 +256,23 @@ pub fn bring_into_step(node: &Node, rings: &[Arc<HostedRing>]) -> Result<()> {
         node.checkpoint_if_wanted()?;
         rings.iter().for_each(|ring| node.tick(ring));
     }
+}
+
+/// True if all leaders here serve, or those that do not only have ops to undo or finish while a record waits for sessions.
+///
+/// # Errors
+///
+/// The failure of the first replica that has failed.
+fn is_in_step(ring: &HostedRing) -> Result<bool> {
+    let (mut is_level, mut recovers, mut delays) = (true, false, false);
+    for hosted in ring.leaders().into_iter().filter_map(|address| ring.replica(address)) {
+        let partition = hosted.partition.read();
+        if let Some(error) = partition.failure() {
+            return Err(error.clone());
+        }
+        is_level &= partition.serves() || partition.recovers();
+        recovers |= partition.recovers();
+        delays |= partition.delays_for_forgetting();
+    }
+    Ok(is_level && (delays || !recovers))
 }

@@ -1,12 +1,16 @@
-//! A server whose machine has restarted compares its replicas before it serves.
+//! A server whose machine has restarted compares its replicas before it serves; a start does not wait for its clients.
 
 use crate::tests::Served;
 use crate::{Node, NodeSettings};
 use bytes::Bytes;
 use hekate_brick::{Brick, LogEntry, LogPosition, block_checksum};
+use hekate_cluster::VolumeInfo;
 use hekate_proto::*;
+use hekate_threads::{elapsed, now};
+use hekate_transport::{Peer, Service};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 const NUMBER: PartitionNumber = PartitionNumber(0);
 
@@ -87,4 +91,25 @@ fn a_server_whose_replicas_differ_in_shards_does_not_start() {
         assert!(refused.contains(word), "{word}: {refused}");
     }
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// A crash may come between the record of a new volume and its root. The root is a change, so it waits for the sessions of
+/// the other volumes of its ring.
+#[test]
+fn a_server_starts_though_a_missing_root_waits_for_its_clients() {
+    let served = Served::new("rootless");
+    served.node.stop_housekeeping();
+    let (_, session, _) = served.node.open(&Peer::Local { uid: 0 }, "v", None).unwrap();
+    let volume = served.node.cluster.registry().volume("v").unwrap().unwrap();
+    let rootless = VolumeInfo { volume: VolumeId(0), name: "w".into(), ..volume };
+    let rootless = served.node.cluster.registry().create_volume(rootless).unwrap();
+    let served = served.restart();
+    served.node.end_session(session).unwrap();
+    served.node.wake_records();
+    let key = Key::inode(rootless.ring, rootless.volume, ROOT, Kind::Inode);
+    let since = now();
+    while members(&served.node).2[0].get(&key).unwrap().is_none() {
+        assert!(elapsed(since) < Duration::from_secs(20), "the root is not made");
+        hekate_threads::sleep(Duration::from_millis(10));
+    }
 }

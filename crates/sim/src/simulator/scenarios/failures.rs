@@ -69,3 +69,25 @@ fn an_older_copy_is_refused_though_its_openings_fail() {
         stage.whole_and_judged();
     }
 }
+
+/// An op that a crash interrupted is undone before its partition serves. What undoes it waits until clients have forgotten
+/// pledges of the leader before, and these cannot connect before the server has started.
+#[test]
+fn a_server_that_is_alone_starts_though_what_it_undoes_waits_for_clients() {
+    let mut waited = 0;
+    for call in 0..12 {
+        let mut stage = Stage::new(&[&[0], &[0]]);
+        let ann = stage.client();
+        stage.kill_at_call(0, call);
+        let made = stage.ask(ann, directory(ROOT, "d", 1, 2));
+        stage.until("the end of the process, or of the call", |stage| !stage.runs(0) || stage.is_answered(made));
+        stage.come_back(&[0]);
+        let started = stage.world.now;
+        let _ = stage.answer(made);
+        let took = stage.world.now - started;
+        assert!(took < 4_000_000, "the client is there, and its lease was waited for: {took} µs");
+        waited += stage.world.report.of("branch: a change waits for pledges");
+        stage.whole_and_judged();
+    }
+    assert!(waited > 0, "no undoing had to wait");
+}

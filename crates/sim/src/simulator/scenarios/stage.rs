@@ -268,6 +268,16 @@ impl Stage {
         self.down.extend(servers);
     }
 
+    /// A process ends at this call of its disk, and stays down until the script starts it.
+    pub fn kill_at_call(&mut self, server: u32, call: u64) {
+        self.disk(server).die_after(call);
+        self.down.insert(server);
+    }
+
+    pub fn runs(&self, server: u32) -> bool {
+        self.world.servers[server as usize].runs
+    }
+
     /// A server does not reach the coordinator, and so is left out of the views once its lease has ended.
     pub fn cut_off(&mut self, server: u32) {
         self.world.apart.insert(server, NEVER);
