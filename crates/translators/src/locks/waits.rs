@@ -242,7 +242,10 @@ impl Locks {
                 }
                 Ok(_) => {
                     self.request_in_turn(op_id, inode);
-                    return false;
+                    if self.has_ended(op_id) {
+                        return false;
+                    }
+                    // A new leader did not know of the wait. It does now.
                 }
                 Err(Error::LocksNotRestored) => _ = self.restore(self.partition(inode)),
                 Err(_) => break,
@@ -250,6 +253,11 @@ impl Locks {
         }
         self.abandon(op_id);
         true
+    }
+
+    /// True if the wait has an outcome.
+    fn has_ended(&self, op_id: OpId) -> bool {
+        self.state.lock().waits.get(&op_id).is_none_or(|wait| wait.answer.is_some())
     }
 
     /// Ends a wait that is not registered, after a request of it that is on its way.

@@ -6,7 +6,7 @@ use super::virtual_time::in_virtual_time;
 use hekate_graph::{Context, Translator};
 use hekate_proto::*;
 use hekate_threads::{Condvar, Mutex, elapsed, now};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +26,8 @@ struct Table {
     requests: BTreeMap<OpId, usize>,
     /// The lock is free for ops that do not wait.
     free: bool,
+    /// Waits of which the leader has not heard since it began.
+    unheard: BTreeSet<OpId>,
 }
 
 impl Table {
@@ -36,10 +38,12 @@ impl Table {
             LockOp::Set { lock, .. } if lock.kind == LockKind::Unlock => Ok(Reply::Done),
             LockOp::Set { wait: true, .. } => {
                 *self.requests.entry(op_id).or_default() += 1;
+                self.unheard.remove(&op_id);
                 self.replies.get(&op_id).cloned().unwrap_or(Ok(Reply::Waiting { op_id }))
             }
             LockOp::Set { .. } if self.free => Ok(Reply::Done),
             LockOp::Set { .. } => Err(Error::WouldBlock),
+            LockOp::Cancel { op_id, .. } if self.unheard.contains(op_id) => Ok(Reply::Cancelled { ended: false }),
             LockOp::Cancel { op_id, .. } => {
                 let ended = !self.replies.contains_key(op_id);
                 self.replies.entry(*op_id).or_insert(Err(Error::Interrupted));
@@ -225,6 +229,15 @@ fn a_wait_that_was_granted_before_its_cancellation_has_the_lock() {
     assert!(!client.cancel(op_id));
     assert_eq!(outcome.get(), Ok(()));
     assert_eq!(client.report(0), [(FILE, write_lock(1))]);
+}
+
+#[test]
+fn a_wait_of_which_a_new_leader_has_not_heard_is_cancelled_there() {
+    let client = WaitingClient::new();
+    let (op_id, outcome) = client.wait_and_listen();
+    client.table.lock().unheard.insert(op_id);
+    assert!(client.cancel(op_id));
+    assert_eq!(outcome.get(), Err(Error::Interrupted));
 }
 
 #[test]
