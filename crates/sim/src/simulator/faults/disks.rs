@@ -370,7 +370,9 @@ impl World {
     }
 
     /// A pass over a brick has ended, or none has begun; `asked` is the number of passes that had been asked for before
-    /// the brick's server was asked for the last one. True if the brick is healthy: that pass began after the damage.
+    /// the brick's server was asked for the last one. True if the brick is healthy: two passes were ordered after the
+    /// damage. When the first one comes by, the damaged block may lie in the journal as well, which is read instead, or the
+    /// pass may not have begun, and the last one is from before.
     fn scrubbed(&mut self, brick: BrickId, is_clean: bool, asked: u32) -> bool {
         let went_astray = self.disk(brick).is_some_and(|disk| disk.take_astray());
         self.report.add("fault: a misdirected write", u64::from(went_astray));
@@ -378,7 +380,7 @@ impl World {
             trace!(self, "a write of brick {} was misdirected", brick.0);
             self.scrubs_before = self.scrubs_asked;
         }
-        let is_healthy = is_clean && self.rotten == Some(brick) && asked > self.scrubs_before;
+        let is_healthy = is_clean && self.rotten == Some(brick) && asked > self.scrubs_before + 1;
         if is_healthy {
             trace!(self, "nothing of brick {} is damaged any more", brick.0);
             (self.rotten, self.mended_at) = (None, self.now);
