@@ -23,7 +23,7 @@ const CHANGED_FOR: Duration = Duration::from_secs(2);
 /// Time within which the kernel has dropped pages after it was given attributes with which it does: the thread that asked
 /// drops them once it runs. An assumption, like [`TAKEN_WITHIN`](crate::passed_names::TAKEN_WITHIN).
 const DROPPED_WITHIN: Duration = Duration::from_millis(100);
-/// Files in a part that are known as changed.
+/// Files in a part that are known as changed, in each of two generations.
 const CHANGED_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -34,8 +34,34 @@ pub(crate) struct KeptPages {
 #[derive(Debug, Default)]
 struct Part {
     kept: HashMap<u64, Kept>,
-    /// When each file was last changed or read without a pledge.
-    changed: HashMap<u64, Instant>,
+    changed: Changed,
+}
+
+/// When files were last changed by this mount, or read without a pledge. A generation in which nothing is recent any more
+/// is dropped.
+#[derive(Debug, Default)]
+struct Changed {
+    newer: HashMap<u64, Instant>,
+    older: HashMap<u64, Instant>,
+    /// When the newer generation began.
+    since: Option<Instant>,
+}
+
+impl Changed {
+    fn note(&mut self, node: u64) {
+        let now = Instant::now();
+        if self.since.is_none_or(|since| now - since > CHANGED_FOR) {
+            (self.older, self.since) = (std::mem::take(&mut self.newer), Some(now));
+        }
+        if self.newer.len() < CHANGED_MAX {
+            self.newer.insert(node, now);
+        }
+    }
+
+    fn is_recent(&self, node: u64) -> bool {
+        let last = self.newer.get(&node).or_else(|| self.older.get(&node));
+        last.is_some_and(|at| at.elapsed() <= CHANGED_FOR)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +101,7 @@ impl KeptPages {
 
     /// True if the file was not changed a moment ago: then it may be opened through the page cache.
     pub(crate) fn is_quiet(&self, node: u64) -> bool {
-        self.part(node).lock().changed.get(&node).is_none_or(|at| at.elapsed() > CHANGED_FOR)
+        !self.part(node).lock().changed.is_recent(node)
     }
 
     /// A file is opened through the page cache. `number`: what stands for its bytes now. Returns true if the kernel may
@@ -121,7 +147,7 @@ impl KeptPages {
         }
         kept.marks += 1;
         if number == 0 {
-            part.note_changed(node);
+            part.changed.note(node);
         }
         true
     }
@@ -139,7 +165,7 @@ impl KeptPages {
     /// The bytes of a file change by this mount.
     pub(crate) fn expect(&self, node: u64) {
         let mut part = self.part(node).lock();
-        part.note_changed(node);
+        part.changed.note(node);
         part.kept.get_mut(&node).into_iter().for_each(|kept| kept.marks += 1);
     }
 
@@ -178,17 +204,6 @@ impl KeptPages {
             kept.number = 0;
         }
         true
-    }
-}
-
-impl Part {
-    fn note_changed(&mut self, node: u64) {
-        if self.changed.len() >= CHANGED_MAX {
-            self.changed.retain(|_, at| at.elapsed() <= CHANGED_FOR);
-        }
-        if self.changed.len() < CHANGED_MAX {
-            self.changed.insert(node, Instant::now());
-        }
     }
 }
 
