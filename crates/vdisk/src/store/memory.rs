@@ -96,6 +96,11 @@ impl Memory {
         self.0.lock().beside_call = Some((calls, Box::new(then)));
     }
 
+    /// Releases all locks: their sessions are taken for dead, and do not know it yet.
+    pub fn release_locks(&self) {
+        self.0.lock().locks.clear();
+    }
+
     /// Ends a session: its locks pass on.
     pub fn end(&self, session: u64) {
         self.0.lock().end(session);

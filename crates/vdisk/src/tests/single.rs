@@ -309,6 +309,39 @@ fn an_opening_that_another_overtakes_at_any_call_takes_nothing_from_it() {
 }
 
 #[test]
+fn a_scrub_that_has_lost_its_locks_takes_nothing_from_another() {
+    for calls in 0.. {
+        let memory = Memory::default();
+        let (catalogue, disk) = made(&memory, 4 * MIB);
+        (0..30).for_each(|block| disk.write(block * 4096, bytes(1, 4096), false).unwrap());
+        disk.snapshot("s", Vec::new()).unwrap();
+        disk.write(0, bytes(2, 4096), true).unwrap();
+        let (other, locks, has_run) = (super::catalogue(&memory, 5), memory.clone(), Arc::new(AtomicBool::new(false)));
+        let runs = has_run.clone();
+        memory.beside_call(calls, move || {
+            locks.release_locks();
+            let next = Disk::steal(&other, "d", "other", SMALL).unwrap();
+            scrub(&other, &next, &Throttle::new(0)).unwrap();
+            runs.store(true, Ordering::Relaxed);
+        });
+        let _ = scrub(&catalogue, &disk, &Throttle::new(0));
+        if !has_run.load(Ordering::Relaxed) {
+            assert!(calls > 50, "a scrub makes more calls");
+            return;
+        }
+        let last = super::catalogue(&memory, 11);
+        let disk = Disk::steal(&last, "d", "last", SMALL).unwrap();
+        for _ in 0..2 {
+            let snapshot = Disk::open_snapshot(&last, "d", "s", SMALL).unwrap();
+            assert_eq!(snapshot.read(0, 30 * 4096).unwrap(), bytes(1, 30 * 4096), "call {calls}");
+            let expected = [&[2; 4096][..], &[1; 29 * 4096]].concat();
+            assert_eq!(disk.read(0, 30 * 4096).unwrap(), expected, "call {calls}");
+            scrub(&last, &disk, &Throttle::new(0)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_durable_change_makes_everything_before_it_durable() {
     let memory = Memory::default();
     let (catalogue, disk) = made(&memory, 4 * MIB);
