@@ -342,6 +342,16 @@ fn a_scrub_that_has_lost_its_locks_takes_nothing_from_another() {
 }
 
 #[test]
+fn a_flush_after_zeros_that_need_no_append_asks_for_the_owner() {
+    let memory = Memory::default();
+    let (_, disk) = made(&memory, 4 * MIB);
+    let next = Disk::steal(&super::catalogue(&memory, 3), "d", "next", SMALL).unwrap();
+    next.write(0, bytes(1, 8192), true).unwrap();
+    disk.zero(0, 4096, false).unwrap();
+    assert_eq!(disk.flush(), Err(Error::SessionEnded));
+}
+
+#[test]
 fn a_durable_change_makes_everything_before_it_durable() {
     let memory = Memory::default();
     let (catalogue, disk) = made(&memory, 4 * MIB);
