@@ -201,6 +201,17 @@ impl Layer {
         }
     }
 
+    /// The state, if it is still the one that this process has read or written last.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn state_if_unchanged(&self, store: &dyn Store) -> Result<Option<LayerState>> {
+        match Self::read_state(store, self.directory) {
+            Err(Error::NotFound | Error::Stale) => Ok(None),
+            read => read.map(|(state, version)| (version == *self.version.lock()).then_some(state)),
+        }
+    }
+
     /// True if both are open with the same version of the state.
     pub fn has_state_of(&self, other: &Self) -> bool {
         let version = other.version.lock().clone();

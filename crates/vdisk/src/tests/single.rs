@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Extent;
-use crate::scrub::{Throttle, scrub};
+use crate::scrub::{Throttle, scrub, scrub_layer};
 use hekate_proto::Error;
 use hekate_threads::{Mutex, spawn_joined};
 use std::sync::Arc;
@@ -338,6 +338,38 @@ fn a_scrub_that_has_lost_its_locks_takes_nothing_from_another() {
             assert_eq!(disk.read(0, 30 * 4096).unwrap(), expected, "call {calls}");
             scrub(&last, &disk, &Throttle::new(0)).unwrap();
         }
+    }
+}
+
+#[test]
+fn a_layer_that_another_scrub_rewrites_meanwhile_is_not_absorbed() {
+    for calls in 0.. {
+        let memory = Memory::default();
+        let (catalogue, disk) = made(&memory, 4 * MIB);
+        (0..30).for_each(|block| disk.write(block * 4096, bytes(1, 4096), false).unwrap());
+        disk.snapshot("s", Vec::new()).unwrap();
+        disk.write(0, bytes(2, 4096), true).unwrap();
+        catalogue.delete_snapshot("d", "s").unwrap();
+        let (other, below) = (super::catalogue(&memory, 5), disk.sealed_layers()[0]);
+        let (locks, has_run) = (memory.clone(), Arc::new(AtomicBool::new(false)));
+        let runs = has_run.clone();
+        memory.beside_call(calls, move || {
+            locks.release_locks();
+            // It may be gone.
+            let _ = scrub_layer(&other, below, &Throttle::new(0));
+            runs.store(true, Ordering::Relaxed);
+        });
+        let _ = scrub(&catalogue, &disk, &Throttle::new(0));
+        if !has_run.load(Ordering::Relaxed) {
+            assert!(calls > 50, "a scrub makes more calls");
+            return;
+        }
+        let expected = [&[2; 4096][..], &[1; 29 * 4096]].concat();
+        assert_eq!(disk.read(0, 30 * 4096).unwrap(), expected, "call {calls}");
+        let last = super::catalogue(&memory, 11);
+        let disk = Disk::steal(&last, "d", "last", SMALL).unwrap();
+        scrub(&last, &disk, &Throttle::new(0)).unwrap();
+        assert_eq!(disk.read(0, 30 * 4096).unwrap(), expected, "call {calls}");
     }
 }
 
