@@ -201,6 +201,23 @@ impl Layer {
         }
     }
 
+    /// The state, if it is still the one that this process has read or written last.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn state_if_unchanged(&self, store: &dyn Store) -> Result<Option<LayerState>> {
+        match Self::read_state(store, self.directory) {
+            Err(Error::NotFound | Error::Stale) => Ok(None),
+            read => read.map(|(state, version)| (version == *self.version.lock()).then_some(state)),
+        }
+    }
+
+    /// True if both are open with the same version of the state.
+    pub fn has_state_of(&self, other: &Self) -> bool {
+        let version = other.version.lock().clone();
+        *self.version.lock() == version
+    }
+
     /// Reads the map from now on from this file.
     pub fn use_map(&self, number: u32, file: Arc<OpenFile>) {
         let mut files = self.files.lock();
@@ -313,7 +330,41 @@ impl Layer {
         Ok(self.files.lock().segments.entry(number).or_insert(file).clone())
     }
 
-    /// Removes a segment that nothing leads to. Whoever reads it may go on.
+    /// Removes the segments and maps whose names are not used: what earlier owners have left. The next owner gives such
+    /// names to files of its own, maybe before this call ends. So a file is removed only in the version that it had
+    /// before this process was seen to be the owner: those of the next owner are made later.
+    ///
+    /// # Errors
+    /// `ConditionFailed` if another process has replaced the state, and nothing was removed then; those of the store.
+    pub fn remove_unused(&self, store: &dyn Store, is_used: impl Fn(&str) -> bool) -> Result<()> {
+        let mut unused = Vec::new();
+        for name in store.list(self.directory)? {
+            let is_file = segment_number(&name).is_some() || name.starts_with(MAP);
+            if !is_file || is_used(&name) {
+                continue;
+            }
+            match store.version(self.directory, &name) {
+                Err(Error::NotFound | Error::Stale) => {}
+                version => unused.push((name, version?)),
+            }
+        }
+        if !unused.is_empty() && !self.is_unchanged(store)? {
+            return Err(Error::ConditionFailed);
+        }
+        for (name, version) in unused {
+            match store.remove_version(self.directory, &name, &version) {
+                // Another file has the name, or an earlier owner writes to this one, which the next opening removes.
+                Err(Error::ConditionFailed) => {}
+                removed => absent_is_fine(removed)?,
+            }
+            if let Some(number) = segment_number(&name) {
+                self.files.lock().segments.remove(&number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a segment that nothing leads to any more, whose number is never used again. Whoever reads it may go on.
     ///
     /// # Errors
     /// Those of the store.

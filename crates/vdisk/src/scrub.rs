@@ -110,7 +110,7 @@ pub fn scrub(catalogue: &Catalogue, disk: &Disk, throttle: &Throttle) -> Result<
 }
 
 /// Scrubs the sealed layer of a snapshot or a template.
-fn scrub_layer(catalogue: &Catalogue, layer: LayerId, throttle: &Throttle) -> Result<Scrubbed> {
+pub(crate) fn scrub_layer(catalogue: &Catalogue, layer: LayerId, throttle: &Throttle) -> Result<Scrubbed> {
     let mut done = Scrubbed::default();
     loop {
         let parent = catalogue.merges_into(layer)?;

@@ -54,6 +54,11 @@ pub trait Store: Send + Sync {
     /// The change counter of a directory: it differs after a name was made or removed.
     fn change_of(&self, dir: InodeId) -> Result<u64>;
     fn remove(&self, dir: InodeId, name: &str) -> Result<()>;
+    /// Removes a name if its file has this version.
+    ///
+    /// # Errors
+    /// `ConditionFailed` if it has another one.
+    fn remove_version(&self, dir: InodeId, name: &str, version: &Version) -> Result<()>;
     fn remove_directory(&self, dir: InodeId, name: &str) -> Result<()>;
     /// Renames within a directory; `Exists` if something has the new name.
     fn rename(&self, dir: InodeId, name: &str, to: &str) -> Result<()>;

@@ -101,6 +101,8 @@ impl Core {
             // A log that has lost an append ends there: what is before a durable append has to be as durable.
             let is_behind = !self.is_stable(&log) && !is_planted(Bug::DiskDurableAlone);
             self.append_all(&mut log, cut.items(), durable && !is_behind)?;
+            // Zeros need no append where the map has none, and the map may be that of an owner who has lost the vDisk.
+            self.unconfirmed.store(true, Ordering::Release);
             is_behind
         };
         match durable {

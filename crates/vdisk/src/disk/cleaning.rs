@@ -3,6 +3,7 @@
 
 use super::opening::read_blocks;
 use super::{Core, Disk};
+use crate::catalogue::making;
 use crate::format::append::{Entry, Header};
 use crate::format::{BLOCK_BYTES, PAGE_ENTRIES, SegmentUse};
 use crate::layer::{Layer, Stack};
@@ -45,7 +46,8 @@ impl Disk {
     }
 
     /// Copies what is seen of the layer below into the layer that is written, and takes it out of the stack. Nothing else
-    /// may lead to it. Returns the bytes that were copied.
+    /// may lead to it. It stays if another scrub, of an owner before this one, has rewritten it meanwhile. Returns the
+    /// bytes that were copied.
     ///
     /// # Errors
     /// As [`Disk::clean`].
@@ -58,14 +60,17 @@ impl Disk {
         let Some(moved) = core.move_layer(&stack, depth, throttle)? else { return Ok(0) };
         core.checkpoint()?;
         {
+            // The layer below the one that goes is not removed before this one leads to it.
+            let _tree = making(&*core.store)?;
             let _checkpoint = core.checkpointing.lock();
             let mut log = core.log.lock();
             if log.parent != Some(stack.0[depth].id) {
                 // A snapshot was made meanwhile.
                 return Ok(moved);
             }
-            let below = Layer::state_in(&*core.store, stack.0[depth].directory)?.parent;
-            let before = std::mem::replace(&mut log.parent, below);
+            // Blocks that another scrub has moved meanwhile were not copied.
+            let Some(absorbed) = stack.0[depth].state_if_unchanged(&*core.store)? else { return Ok(moved) };
+            let before = std::mem::replace(&mut log.parent, absorbed.parent);
             let captured = core.capture(&mut log);
             if let Err(error) = core.write_sealed(&mut log, captured) {
                 log.parent = before;
@@ -162,7 +167,10 @@ impl Core {
                 }
                 let block = number * PAGE_ENTRIES + index as u64;
                 let data = match place.segment_and_block() {
-                    Some((segment, at)) => read_blocks(&self.store, layer, segment, at, 1)?,
+                    Some((segment, at)) => match self.read_sealed(layer, segment, at)? {
+                        Some(data) => data,
+                        None => return Ok(None),
+                    },
                     None => Bytes::new(),
                 };
                 due.push((block, *place, data));
@@ -176,6 +184,19 @@ impl Core {
             }
         }
         Ok(Some(moved))
+    }
+
+    /// A block of a sealed layer. `None`: another scrub has removed its segment.
+    fn read_sealed(&self, layer: &Layer, segment: u32, block: u32) -> Result<Option<Bytes>> {
+        match read_blocks(&self.store, layer, segment, block, 1) {
+            Ok(data) if data.len() as u64 == BLOCK_BYTES => Ok(Some(data)),
+            Ok(_) | Err(Error::NotFound | Error::Stale) if layer.is_unchanged(&*self.store)? => {
+                let what = format!("segment {segment} of layer {} has no block {block}", layer.id.text());
+                Err(Error::Damaged { what })
+            }
+            Ok(_) | Err(Error::NotFound | Error::Stale) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

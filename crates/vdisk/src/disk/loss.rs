@@ -19,12 +19,19 @@ impl Core {
         }
     }
 
-    /// Reads state and log again, and forgets everything else.
+    /// Reads state and log again, and forgets everything else. The state has to be this owner's: with that of the next
+    /// one this process would go on as if it had opened the vDisk later, beside the writes of the other.
+    ///
+    /// # Errors
+    /// `SessionEnded` if another process has the vDisk; those of reading.
     pub(super) fn reload(&self) -> Result<()> {
         let _checkpoint = self.checkpointing.lock();
         let mut log = self.log.lock();
         let head = self.record.lock().0.head;
         let (stack, state) = Stack::open(&*self.store, head)?;
+        if !stack.head().has_state_of(self.stack().head()) {
+            return Err(self.depose());
+        }
         self.set_stack(stack);
         self.begin_log(&mut log, &state);
         self.unsynced.lock().clear();

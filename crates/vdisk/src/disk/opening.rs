@@ -5,13 +5,14 @@ use super::{Core, Counts, DISK, Disk, Log, Settings, is_writable};
 use crate::catalogue::{Catalogue, OWNER};
 use crate::format::append::{Entry, Header, checksum};
 use crate::format::{BLOCK_BYTES, DiskKind, DiskRecord, LayerState, LogPosition, Record, SnapshotRecord};
-use crate::layer::{Layer, MAP, Stack, absent_is_fine, map_name, segment_number};
+use crate::layer::{Layer, Stack, map_name, segment_name, segment_number};
 use crate::map::Map;
 use crate::store::{Hold, OpenFile, Store, Version};
 use bytes::Bytes;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{Condition, Error, InodeId, Result};
 use hekate_threads::{Mutex, RwLock};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -280,18 +281,12 @@ impl Core {
     /// Removes segments and maps that earlier openings have made and nothing leads to.
     fn remove_unused(&self) -> Result<()> {
         let stack = self.stack();
-        let (directory, map) = (stack.head().directory, map_name(stack.head().map_number()));
-        for name in self.store.list(directory)? {
-            if name.starts_with(MAP) && name != map {
-                absent_is_fine(self.store.remove(directory, &name))?;
-            }
+        let mut used: BTreeSet<String> = self.log.lock().uses.keys().map(|number| segment_name(*number)).collect();
+        used.insert(map_name(stack.head().map_number()));
+        match stack.head().remove_unused(&*self.store, |name| used.contains(name)) {
+            Err(Error::ConditionFailed) => Err(self.depose()),
+            removed => removed,
         }
-        for number in self.segments_from(0)? {
-            if !self.log.lock().uses.contains_key(&number) {
-                stack.head().remove_segment(&*self.store, number)?;
-            }
-        }
-        Ok(())
     }
 
     fn append_at(&self, log: &Log, segment: u32, block: u32) -> Result<Found> {

@@ -4,7 +4,7 @@ use super::Throttle;
 use super::plan::{self, Entries, From};
 use crate::format::append::{Entry, Header, checksum};
 use crate::format::{BLOCK_BYTES, LayerId, LayerState, PAGE_ENTRIES, SegmentUse};
-use crate::layer::{Layer, MAP, Pages, absent_is_fine, map_name, segment_name, segment_number};
+use crate::layer::{Layer, Pages, absent_is_fine, map_name, segment_name};
 use crate::store::Store;
 use bytes::{Bytes, BytesMut};
 use hekate_proto::{Condition, Error, InodeId, Result};
@@ -52,9 +52,17 @@ pub fn rewrite(
     let Some(_one) = store.lock(store.find(layer.directory, SCRUB_LOCK)?, false)? else { return Ok(None) };
     // As of before the lock was taken it may be another's.
     let (layer, state) = Layer::open(&**store, id)?;
-    remove_unused(&**store, &layer, &state)?;
+    if !state.sealed {
+        return Ok(None);
+    }
+    // Whoever had the lock before, and does not know that it is lost, can replace the state no more.
+    let claimed = layer.put_state(&**store, &state).and_then(|()| remove_unused(&**store, &layer, &state));
+    match claimed {
+        Err(Error::ConditionFailed) => return Ok(None),
+        claimed => claimed?,
+    }
     let sparse = plan::sparse(&state, percent);
-    if !state.sealed || (merged.is_some() && state.parent != merged) {
+    if merged.is_some() && state.parent != merged {
         return Ok(None);
     }
     let below = merged.map(|merged| Layer::open(&**store, merged)).transpose()?;
@@ -85,17 +93,11 @@ pub fn rewrite(
     Ok(Some(moved))
 }
 
-/// Removes the files of a rewrite that was not finished.
+/// Removes the files of rewrites that were not finished.
 fn remove_unused(store: &dyn Store, layer: &Layer, state: &LayerState) -> Result<()> {
-    let used: BTreeSet<String> = state.segments.iter().map(|segment| segment_name(segment.number)).collect();
-    for name in store.list(layer.directory)? {
-        let is_segment = segment_number(&name).is_some();
-        let is_map = name.starts_with(MAP) && name != map_name(state.map);
-        if is_map || (is_segment && !used.contains(&name)) {
-            absent_is_fine(store.remove(layer.directory, &name))?;
-        }
-    }
-    Ok(())
+    let mut used: BTreeSet<String> = state.segments.iter().map(|segment| segment_name(segment.number)).collect();
+    used.insert(map_name(state.map));
+    layer.remove_unused(store, |name| used.contains(name))
 }
 
 fn own_page(store: &Arc<dyn Store>, layer: &Layer, number: u64) -> Result<Option<Entries>> {
@@ -182,10 +184,16 @@ impl Writer<'_> {
         if let Some(full) = self.file {
             self.store.sync(full)?;
         }
-        let number = self.state.next_segment;
-        let file = self.store.make_file(self.layer.directory, &segment_name(number))?;
+        let mut number = self.state.next_segment;
+        let file = loop {
+            match self.store.make_file(self.layer.directory, &segment_name(number)) {
+                // Left by a rewrite that was not finished.
+                Err(Error::Exists) => number += 1,
+                made => break made?,
+            }
+        };
         self.store.allocate(file, u64::from(self.state.segment_blocks) * BLOCK_BYTES)?;
-        self.state.next_segment += 1;
+        self.state.next_segment = number + 1;
         self.state.segments.push(SegmentUse { number, live: 0, written: 0 });
         (self.state.log.segment, self.state.log.block) = (number, 0);
         self.file = Some(file);
@@ -197,7 +205,12 @@ impl Writer<'_> {
         if let Some(file) = self.file {
             self.store.sync(file)?;
         }
-        let map = self.store.make_file(self.layer.directory, &map_name(self.state.map))?;
+        let map = loop {
+            match self.store.make_file(self.layer.directory, &map_name(self.state.map)) {
+                Err(Error::Exists) => self.state.map += 1,
+                made => break made?,
+            }
+        };
         let mut present = Pages::default();
         for (number, plan) in pages {
             let mut bytes = BytesMut::with_capacity(BLOCK_BYTES as usize);

@@ -3,7 +3,7 @@
 use super::{Hold, Store, Version};
 use bytes::Bytes;
 use hekate_proto::{Condition, Error, InodeId, Result};
-use hekate_threads::Mutex;
+use hekate_threads::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -35,6 +35,8 @@ struct World {
     changes_left: Option<u64>,
     /// Runs when the next write of bytes begins.
     beside: Option<Box<dyn FnOnce() + Send>>,
+    /// Runs when the call after so many begins.
+    beside_call: Option<(u64, Box<dyn FnOnce() + Send>)>,
     /// Changes that were made.
     pub changes: u64,
 }
@@ -73,14 +75,30 @@ impl Memory {
         self.0.lock().changes_left = Some(changes);
     }
 
-    /// No session ends any more.
+    /// No session ends any more, and nothing runs beside calls.
     pub fn calm(&self) {
-        self.0.lock().changes_left = None;
+        let beside = {
+            let mut world = self.0.lock();
+            world.changes_left = None;
+            world.beside_call.take()
+        };
+        // It may have locks, which it releases now.
+        drop(beside);
     }
 
     /// Runs `then` when the next write, or allocation, of bytes has begun and not ended.
     pub fn beside_write(&self, then: impl FnOnce() + Send + 'static) {
         self.0.lock().beside = Some(Box::new(then));
+    }
+
+    /// Runs `then` when the call after so many has begun and not ended. Opens and closes of files are no calls.
+    pub fn beside_call(&self, calls: u64, then: impl FnOnce() + Send + 'static) {
+        self.0.lock().beside_call = Some((calls, Box::new(then)));
+    }
+
+    /// Releases all locks: their sessions are taken for dead, and do not know it yet.
+    pub fn release_locks(&self) {
+        self.0.lock().locks.clear();
     }
 
     /// Ends a session: its locks pass on.
@@ -132,6 +150,18 @@ impl Memory {
 }
 
 impl World {
+    /// Counts a call. Returns what runs beside it.
+    fn begin_call(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
+        match &mut self.beside_call {
+            Some((0, _)) => self.beside_call.take().map(|(_, run)| run),
+            Some((left, _)) => {
+                *left -= 1;
+                None
+            }
+            None => None,
+        }
+    }
+
     fn next(&mut self) -> u64 {
         self.last += 1;
         self.last + 100
@@ -195,6 +225,15 @@ impl World {
         Ok(())
     }
 
+    fn unlink(&mut self, dir: InodeId, name: &str, inode: InodeId) -> Result<()> {
+        self.file(inode)?.links -= 1;
+        let directory = self.directory(dir)?;
+        directory.names.remove(name);
+        directory.change += 1;
+        self.drop_unused(inode);
+        Ok(())
+    }
+
     fn drop_unused(&mut self, inode: InodeId) {
         let is_open = self.opens.contains_key(&inode);
         if !is_open && self.files.get(&inode).is_some_and(|file| file.links == 0) {
@@ -245,9 +284,16 @@ fn version_of(inode: InodeId) -> Version {
 }
 
 impl MemoryStore {
+    /// The world, for a call.
+    fn world(&self) -> MutexGuard<'_, World> {
+        let beside = self.world.lock().begin_call();
+        beside.into_iter().for_each(|run| run());
+        self.world.lock()
+    }
+
     /// Makes a change. If the session ends in the middle of it, it is made or not, and fails.
     fn change<R>(&self, then: impl FnOnce(&mut World) -> Result<R>) -> Result<R> {
-        let mut world = self.world.lock();
+        let mut world = self.world();
         if world.may_change(self.session)? {
             return then(&mut world);
         }
@@ -264,7 +310,7 @@ impl Store for MemoryStore {
     }
 
     fn read(&self, file: InodeId, offset: u64, length: u32) -> Result<Bytes> {
-        let mut world = self.world.lock();
+        let mut world = self.world();
         world.check(self.session)?;
         Ok(world.file(file)?.read(offset, u64::from(length)).into())
     }
@@ -329,7 +375,7 @@ impl Store for MemoryStore {
     }
 
     fn find(&self, dir: InodeId, name: &str) -> Result<InodeId> {
-        let world = self.world.lock();
+        let world = self.world();
         world.check(self.session)?;
         world.find(dir, name)
     }
@@ -368,7 +414,7 @@ impl Store for MemoryStore {
     }
 
     fn fetch_version(&self, dir: InodeId, name: &str) -> Result<(Bytes, Version)> {
-        let mut world = self.world.lock();
+        let mut world = self.world();
         world.check(self.session)?;
         let inode = world.find(dir, name)?;
         let file = world.file(inode)?;
@@ -376,13 +422,13 @@ impl Store for MemoryStore {
     }
 
     fn list(&self, dir: InodeId) -> Result<Vec<String>> {
-        let mut world = self.world.lock();
+        let mut world = self.world();
         world.check(self.session)?;
         Ok(world.directory(dir)?.names.keys().cloned().collect())
     }
 
     fn change_of(&self, dir: InodeId) -> Result<u64> {
-        let mut world = self.world.lock();
+        let mut world = self.world();
         world.check(self.session)?;
         Ok(world.directory(dir)?.change)
     }
@@ -390,12 +436,17 @@ impl Store for MemoryStore {
     fn remove(&self, dir: InodeId, name: &str) -> Result<()> {
         self.change(|world| {
             let inode = world.find(dir, name)?;
-            world.file(inode)?.links -= 1;
-            let directory = world.directory(dir)?;
-            directory.names.remove(name);
-            directory.change += 1;
-            world.drop_unused(inode);
-            Ok(())
+            world.unlink(dir, name, inode)
+        })
+    }
+
+    fn remove_version(&self, dir: InodeId, name: &str, version: &Version) -> Result<()> {
+        self.change(|world| {
+            let inode = world.find(dir, name)?;
+            if version_of(inode) != *version {
+                return Err(Error::ConditionFailed);
+            }
+            world.unlink(dir, name, inode)
         })
     }
 
@@ -421,7 +472,7 @@ impl Store for MemoryStore {
     }
 
     fn lock(&self, file: InodeId, shared: bool) -> Result<Option<Hold>> {
-        let mut world = self.world.lock();
+        let mut world = self.world();
         world.check(self.session)?;
         if world.locks.iter().any(|(locked, _, _, other)| *locked == file && !(shared && *other)) {
             return Ok(None);
@@ -452,7 +503,7 @@ impl Store for MemoryStore {
     }
 
     fn holder(&self, file: InodeId) -> Result<Option<u64>> {
-        let world = self.world.lock();
+        let world = self.world();
         world.check(self.session)?;
         Ok(world.locks.iter().find(|(locked, ..)| *locked == file).map(|(_, session, ..)| *session))
     }

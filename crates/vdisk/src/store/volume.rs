@@ -168,6 +168,10 @@ impl Store for VolumeStore {
         self.volume.unlink(&Context::DURABLE, dir, name, Some(found.id))
     }
 
+    fn remove_version(&self, dir: InodeId, name: &str, version: &Version) -> Result<()> {
+        self.volume.remove_object(&Context::DURABLE, &object(dir, name)?, version.condition())
+    }
+
     fn remove_directory(&self, dir: InodeId, name: &str) -> Result<()> {
         self.volume.rmdir(&Context::DURABLE, dir, Name::try_from(name)?)
     }

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::Extent;
-use crate::scrub::{Throttle, scrub};
+use crate::scrub::{Throttle, scrub, scrub_layer};
 use hekate_proto::Error;
 use hekate_threads::{Mutex, spawn_joined};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;
 
@@ -259,6 +259,128 @@ fn a_segment_that_is_made_while_another_takes_the_vdisk_is_not_one_of_the_next_o
     let _ = disk.write(0, bytes(1, 4096), false);
     let next = taken.lock().take().unwrap();
     assert_eq!(next.read(0, 4096).unwrap(), bytes(2, 4096));
+}
+
+/// Beside each fifth call of others writes the next block, after the `written` first ones, until a write fails. Whoever
+/// reads the log meanwhile comes to its end.
+fn write_beside_calls(memory: &Memory, disk: Disk, written: Arc<AtomicU64>) {
+    let again = memory.clone();
+    memory.beside_call(4, move || {
+        let block = written.load(Ordering::Relaxed);
+        if disk.write(block * 4096, bytes(3, 4096), true).is_ok() {
+            written.store(block + 1, Ordering::Relaxed);
+            write_beside_calls(&again, disk, written);
+        }
+    });
+}
+
+#[test]
+fn an_opening_that_another_overtakes_at_any_call_takes_nothing_from_it() {
+    for calls in 0.. {
+        let memory = Memory::default();
+        let (_, first) = made(&memory, 4 * MIB);
+        let second = Disk::steal(&super::catalogue(&memory, 3), "d", "second", SMALL).unwrap();
+        (0..5).for_each(|block| second.write(block * 4096, bytes(2, 4096), false).unwrap());
+        // The first one does not know yet that it has lost the vDisk, and leaves segments that no state names.
+        (0..50).for_each(|block| drop(first.write(block * 4096, bytes(1, 4096), false)));
+        let (other, taken) = (super::catalogue(&memory, 5), Arc::new(Mutex::new(None)));
+        let written = Arc::new(AtomicU64::new(35));
+        let (takes, goes_on, counts) = (taken.clone(), memory.clone(), written.clone());
+        memory.beside_call(calls, move || {
+            let next = Disk::steal(&other, "d", "overtaking", SMALL).unwrap();
+            (5..35).for_each(|block| next.write(block * 4096, bytes(3, 4096), true).unwrap());
+            *takes.lock() = Some(next.clone());
+            write_beside_calls(&goes_on, next, counts);
+        });
+        let overtaken = Disk::steal(&super::catalogue(&memory, 9), "d", "overtaken", SMALL);
+        let Some(next) = taken.lock().take() else {
+            assert!(calls > 50, "an opening makes more calls");
+            return;
+        };
+        let is_overtaken = overtaken.and_then(|disk| disk.confirm_owner()).is_err();
+        memory.calm();
+        assert_eq!(next.confirm_owner().is_ok(), is_overtaken, "one of them has it: call {calls}");
+        let again = Disk::steal(&super::catalogue(&memory, 11), "d", "again", SMALL).unwrap();
+        let written = written.load(Ordering::Relaxed);
+        let read = again.read(0, written as u32 * 4096).unwrap();
+        let is_there = |block: usize| read[block * 4096] == if block < 5 { 2 } else { 3 };
+        assert_eq!((0..written as usize).find(|block| !is_there(*block)), None, "call {calls} of {written} blocks");
+    }
+}
+
+#[test]
+fn a_scrub_that_has_lost_its_locks_takes_nothing_from_another() {
+    for calls in 0.. {
+        let memory = Memory::default();
+        let (catalogue, disk) = made(&memory, 4 * MIB);
+        (0..30).for_each(|block| disk.write(block * 4096, bytes(1, 4096), false).unwrap());
+        disk.snapshot("s", Vec::new()).unwrap();
+        disk.write(0, bytes(2, 4096), true).unwrap();
+        let (other, locks, has_run) = (super::catalogue(&memory, 5), memory.clone(), Arc::new(AtomicBool::new(false)));
+        let runs = has_run.clone();
+        memory.beside_call(calls, move || {
+            locks.release_locks();
+            let next = Disk::steal(&other, "d", "other", SMALL).unwrap();
+            scrub(&other, &next, &Throttle::new(0)).unwrap();
+            runs.store(true, Ordering::Relaxed);
+        });
+        let _ = scrub(&catalogue, &disk, &Throttle::new(0));
+        if !has_run.load(Ordering::Relaxed) {
+            assert!(calls > 50, "a scrub makes more calls");
+            return;
+        }
+        let last = super::catalogue(&memory, 11);
+        let disk = Disk::steal(&last, "d", "last", SMALL).unwrap();
+        for _ in 0..2 {
+            let snapshot = Disk::open_snapshot(&last, "d", "s", SMALL).unwrap();
+            assert_eq!(snapshot.read(0, 30 * 4096).unwrap(), bytes(1, 30 * 4096), "call {calls}");
+            let expected = [&[2; 4096][..], &[1; 29 * 4096]].concat();
+            assert_eq!(disk.read(0, 30 * 4096).unwrap(), expected, "call {calls}");
+            scrub(&last, &disk, &Throttle::new(0)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_layer_that_another_scrub_rewrites_meanwhile_is_not_absorbed() {
+    for calls in 0.. {
+        let memory = Memory::default();
+        let (catalogue, disk) = made(&memory, 4 * MIB);
+        (0..30).for_each(|block| disk.write(block * 4096, bytes(1, 4096), false).unwrap());
+        disk.snapshot("s", Vec::new()).unwrap();
+        disk.write(0, bytes(2, 4096), true).unwrap();
+        catalogue.delete_snapshot("d", "s").unwrap();
+        let (other, below) = (super::catalogue(&memory, 5), disk.sealed_layers()[0]);
+        let (locks, has_run) = (memory.clone(), Arc::new(AtomicBool::new(false)));
+        let runs = has_run.clone();
+        memory.beside_call(calls, move || {
+            locks.release_locks();
+            // It may be gone.
+            let _ = scrub_layer(&other, below, &Throttle::new(0));
+            runs.store(true, Ordering::Relaxed);
+        });
+        let _ = scrub(&catalogue, &disk, &Throttle::new(0));
+        if !has_run.load(Ordering::Relaxed) {
+            assert!(calls > 50, "a scrub makes more calls");
+            return;
+        }
+        let expected = [&[2; 4096][..], &[1; 29 * 4096]].concat();
+        assert_eq!(disk.read(0, 30 * 4096).unwrap(), expected, "call {calls}");
+        let last = super::catalogue(&memory, 11);
+        let disk = Disk::steal(&last, "d", "last", SMALL).unwrap();
+        scrub(&last, &disk, &Throttle::new(0)).unwrap();
+        assert_eq!(disk.read(0, 30 * 4096).unwrap(), expected, "call {calls}");
+    }
+}
+
+#[test]
+fn a_flush_after_zeros_that_need_no_append_asks_for_the_owner() {
+    let memory = Memory::default();
+    let (_, disk) = made(&memory, 4 * MIB);
+    let next = Disk::steal(&super::catalogue(&memory, 3), "d", "next", SMALL).unwrap();
+    next.write(0, bytes(1, 8192), true).unwrap();
+    disk.zero(0, 4096, false).unwrap();
+    assert_eq!(disk.flush(), Err(Error::SessionEnded));
 }
 
 #[test]
