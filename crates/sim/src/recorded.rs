@@ -259,6 +259,8 @@ fn looked_up(
     let op = Op::Name { op: NameOp::Lookup { dir: id(dir), name: word(name)? } };
     match (inode, links, error) {
         (_, _, Some(error)) => Ok(vec![(op, Err(error_of(error)?))]),
+        // The name was removed or replaced between the kernel's two requests: this answer is of no single moment.
+        (Some(_), Some(0), None) => Ok(Vec::new()),
         (Some(inode), Some(nlink), None) => {
             let attr = Attr { nlink, ..attr(inode, NodeKind::File) };
             Ok(vec![(op, Ok(Reply::Node { attr, created: false }))])

@@ -271,10 +271,8 @@ impl Pledges {
             let DoorRecalls { attributes, names, contents } = self.cache.lock().drop_recalled(partition, &pledges);
             self.tell_watcher(&attributes);
             self.tell_of_names(&names);
-            if let Some(watcher) = self.watcher.get() {
-                if let DoorForgets::These(inodes) = &attributes {
-                    watcher.expire(inodes);
-                }
+            if let (Some(watcher), DoorForgets::These(inodes)) = (self.watcher.get(), &attributes) {
+                watcher.expire(inodes);
             }
             if !self.forget_contents(&contents) {
                 return None;
