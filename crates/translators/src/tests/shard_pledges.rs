@@ -157,7 +157,7 @@ fn what_is_forgotten_for_want_of_room_is_named_to_doors() {
         let (inode, layout, bytes) = (inode(0, number), layout(1), Bytes::from(large.clone()));
         let (shard, bytes) = ((DataId(number.into()), 0), Some(&bytes));
         let read = ShardRead { volume: VolumeId(1), inode, layout: &layout, shard, offset: 0, bytes };
-        cache.take_shard(asked, &read, &given(u64::from(number), GivenFor::Shard), START);
+        cache.take_shard(asked, &read, &given(number, GivenFor::Shard), START);
         evicted.extend(cache.take_evicted());
     }
     assert!(evicted.contains(&FILE) && evicted.len() < 10, "{evicted:?}");
