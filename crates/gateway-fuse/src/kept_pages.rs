@@ -76,6 +76,8 @@ struct Kept {
     told: Option<(u64, Instant)>,
     /// Open files that read through pages.
     handles: u32,
+    /// When the kernel last asked for attributes before it reads, and was given some that it may use again.
+    asked: Option<Instant>,
 }
 
 impl Kept {
@@ -160,6 +162,19 @@ impl KeptPages {
     /// True if somebody has the file open through the page cache.
     pub(crate) fn is_open(&self, node: u64) -> bool {
         self.part(node).lock().kept.get(&node).is_some_and(|kept| kept.handles > 0)
+    }
+
+    /// The kernel has asked before it reads, and is about to be given attributes that it may use again.
+    pub(crate) fn note_asked(&self, node: u64) {
+        if let Some(kept) = self.part(node).lock().kept.get_mut(&node) {
+            kept.asked = Some(Instant::now());
+        }
+    }
+
+    /// How long ago that was, if the file is open through the page cache.
+    pub(crate) fn asked_ago(&self, node: u64) -> Option<Duration> {
+        let part = self.part(node).lock();
+        part.kept.get(&node).filter(|kept| kept.handles > 0)?.asked.map(|at| at.elapsed())
     }
 
     /// The bytes of a file change by this mount.

@@ -148,13 +148,6 @@ impl Nodes {
         self.is_recent(passed_at).then_some(passed_at)
     }
 
-    /// How long ago the kernel was given such attributes, if it may still have them.
-    pub(crate) fn passed_ago(&self, node: u64) -> Option<Duration> {
-        let passed_at = self.passed_at(node)?;
-        let now = self.made.elapsed().as_millis() as u32;
-        Some(Duration::from_millis(now.wrapping_sub(passed_at).into()))
-    }
-
     fn is_recent(&self, passed_at: u32) -> bool {
         let now = self.made.elapsed().as_millis() as u32;
         passed_at != 0 && now.wrapping_sub(passed_at) <= PASSED_MS

@@ -195,9 +195,7 @@ fn expire<'a>(session: &Session<Filesystem>, names: impl Iterator<Item = &'a Nam
 /// Waits until the kernel has taken the attributes that it was last given, if it asks for them before it reads from pages.
 /// It takes none, not even the size, from a reply that it waited for when it was told to forget.
 fn wait_until_taken(session: &Session<Filesystem>, node: u64) {
-    if session.handler().pages().is_open(node)
-        && let Some(ago) = session.handler().nodes().passed_ago(node)
-    {
+    if let Some(ago) = session.handler().pages().asked_ago(node) {
         std::thread::sleep(TAKEN_WITHIN.saturating_sub(ago));
     }
 }

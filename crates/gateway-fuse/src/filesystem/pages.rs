@@ -64,6 +64,7 @@ impl Filesystem {
     /// The answer to the kernel's question before it reads from pages of the file: it has it drop those that are old.
     pub(super) fn attributes_before_pages(&self, attr: &Attr) -> Outcome {
         if !self.pages.must_drop(attr.id.number(), || self.content_number(attr)) {
+            self.pages.note_asked(attr.id.number());
             return self.attributes(attr);
         }
         self.nodes.note_attr(attr);

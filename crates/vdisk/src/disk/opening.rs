@@ -75,22 +75,30 @@ impl Disk {
         let store = catalogue.store().clone();
         let (record, version) = store.fetch_version(directory, DISK)?;
         let record = DiskRecord::unseal(&record)?;
-        if !is_writable(&record) {
-            let (stack, state) = Stack::open(&*store, record.head)?;
-            let place = (name.into(), directory, (record, version));
-            let core = Arc::new(Core::new((store, settings), place, stack, &state, Some(hold)));
-            core.replay(&mut core.log.lock())?;
-            return Ok(Self { core });
-        }
-        // The process that had the vDisk before can replace neither record any more.
         let claimed = |put: Result<_>| match put {
             Err(Error::ConditionFailed) => Err(Error::Unavailable {
                 what: format!("another process opens vDisk {name} at this moment; try again"),
             }),
             put => put,
         };
-        let version = claimed(store.put(directory, DISK, record.seal(), version.condition()))?;
-        let (stack, mut state) = Stack::open(&*store, record.head)?;
+        let writable = is_writable(&record);
+        // The process that had the vDisk before can replace neither record any more.
+        let version = match writable {
+            true => claimed(store.put(directory, DISK, record.seal(), version.condition()))?,
+            false => version,
+        };
+        let opened = Stack::open(&*store, record.head);
+        // Who has replaced the record since may have sealed this head and begun another one, or removed layers below it.
+        if store.version(directory, DISK)? != version {
+            claimed(Err(Error::ConditionFailed))?;
+        }
+        let (stack, mut state) = opened?;
+        if !writable {
+            let place = (name.into(), directory, (record, version));
+            let core = Arc::new(Core::new((store, settings), place, stack, &state, Some(hold)));
+            core.replay(&mut core.log.lock())?;
+            return Ok(Self { core });
+        }
         if state.writing {
             copy_map(&store, stack.head(), &mut state)?;
         }

@@ -462,3 +462,34 @@ fn readers_see_the_same_while_layers_are_made_and_merged() {
     assert_eq!(*wrong.lock(), [], "blocks that were read wrong, and their first bytes");
     disk.close().unwrap();
 }
+
+#[test]
+fn an_opening_that_another_overtakes_writes_to_no_layer_that_the_other_has_sealed() {
+    for calls in 0.. {
+        let memory = Memory::default();
+        let (_, first) = made(&memory, 4 * MIB);
+        first.write(0, bytes(1, 8192), true).unwrap();
+        let (other, taken) = (super::catalogue(&memory, 5), Arc::new(Mutex::new(None)));
+        let takes = taken.clone();
+        memory.beside_call(calls, move || {
+            let next = Disk::steal(&other, "d", "overtaking", SMALL).unwrap();
+            next.snapshot("s", Vec::new()).unwrap();
+            next.write(0, bytes(2, 4096), true).unwrap();
+            *takes.lock() = Some(next);
+        });
+        let last = super::catalogue(&memory, 9);
+        let overtaken = Disk::steal(&last, "d", "overtaken", SMALL);
+        let Some(next) = taken.lock().take() else {
+            memory.calm();
+            assert!(calls > 10, "{calls} calls");
+            return;
+        };
+        let wrote = overtaken.and_then(|disk| disk.write(0, bytes(3, 4096), true)).is_ok();
+        assert_eq!(next.confirm_owner().is_ok(), !wrote, "one of them has it: call {calls}");
+        let snapshot = Disk::open_snapshot(&last, "d", "s", SMALL).unwrap();
+        assert_eq!(snapshot.read(0, 8192).unwrap(), bytes(1, 8192), "call {calls}");
+        let again = Disk::steal(&super::catalogue(&memory, 11), "d", "again", SMALL).unwrap();
+        let now = if wrote { 3 } else { 2 };
+        assert_eq!(again.read(0, 8192).unwrap(), [[now; 4096], [1; 4096]].concat(), "call {calls}");
+    }
+}
