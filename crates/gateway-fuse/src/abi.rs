@@ -132,10 +132,10 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// In the reply to OPEN: bypass the page cache.
-pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// `GetAttrIn.flags`: `handle` is set.
 pub const GETATTR_HANDLE: u32 = 1;
+/// In the reply to OPEN: bypass the page cache.
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// In the reply to OPEN: the cached pages are still valid.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// In the reply to OPEN: direct writes of one file may run at once.

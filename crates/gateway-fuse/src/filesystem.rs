@@ -239,8 +239,7 @@ impl crate::session::Handler for Filesystem {
 
     fn forget(&self, forgotten: &[ForgetOne]) {
         for one in forgotten {
-            self.nodes.forget(one.node, one.count);
-            if self.nodes.get(one.node).is_none() {
+            if self.nodes.forget(one.node, one.count) {
                 self.pages.remove(one.node);
             }
         }
@@ -304,7 +303,7 @@ impl Filesystem {
             Body::Flush { handle, owner } => self.flush(caller, handle, owner),
             Body::GetLk { lk } => self.test_lock(caller, &lk),
             Body::SetLk { lk, .. } => self.lock(caller, &lk),
-            Body::Read { handle: _, offset, size, flags } => self.read(caller, offset, size, flags),
+            Body::Read { offset, size, flags } => self.read(caller, offset, size, flags),
             Body::Write { offset, write_flags, flags, data } => self.write(caller, offset, write_flags, flags, data),
             Body::Fsync { handle } | Body::FsyncDir { handle } => self.fsync(caller, handle),
             Body::OpenDir => self.opendir(caller),

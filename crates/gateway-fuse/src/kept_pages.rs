@@ -87,10 +87,9 @@ impl Kept {
 
     /// True if all pages are those of this number.
     fn is_whole(&mut self, number: Option<u64>) -> bool {
-        if let Some((marks, at)) = self.told.filter(|(_, at)| at.elapsed() > DROPPED_WITHIN) {
+        if let Some((marks, _)) = self.told.filter(|(_, at)| at.elapsed() > DROPPED_WITHIN) {
             self.told = None;
             self.dropped = self.dropped.max(marks);
-            debug_assert!(self.dropped <= self.marks, "told at {at:?}");
         }
         !self.is_marked() && (self.number == 0 || Some(self.number) == number)
     }
@@ -101,9 +100,9 @@ impl KeptPages {
         &self.parts[node as usize % PARTS]
     }
 
-    /// True if the file was not changed a moment ago: then it may be opened through the page cache.
-    pub(crate) fn is_quiet(&self, node: u64) -> bool {
-        !self.part(node).lock().changed.is_recent(node)
+    /// True if the file was changed a moment ago: then it is opened past the page cache.
+    pub(crate) fn has_changed(&self, node: u64) -> bool {
+        self.part(node).lock().changed.is_recent(node)
     }
 
     /// A file is opened through the page cache. `number`: what stands for its bytes now. Returns true if the kernel may
@@ -262,9 +261,9 @@ mod tests {
         assert!(pages.note_read(1, 6), "of two numbers");
         assert!(pages.must_drop(1, || Some(6)));
         pages.opened(2, None);
-        assert!(pages.is_quiet(2));
+        assert!(!pages.has_changed(2));
         assert!(pages.note_read(2, 0) && !pages.is_whole(2, || None));
-        assert!(!pages.is_quiet(2), "it is opened past the cache for a while");
+        assert!(pages.has_changed(2), "it is opened past the cache for a while");
         assert!(!pages.opened(2, None));
         assert!(!pages.is_whole(2, || None), "another open file may have read old pages");
         assert!(!pages.note_read(3, 0), "nobody reads it through pages");
@@ -282,7 +281,7 @@ mod tests {
         assert!(!pages.opened(1, Some(8)), "the kernel drops them");
         assert!(pages.is_whole(1, || Some(8)));
         pages.expect(1);
-        assert!(!pages.is_whole(1, || Some(8)) && !pages.is_quiet(1));
+        assert!(!pages.is_whole(1, || Some(8)) && pages.has_changed(1));
         assert_eq!(pages.mark_all(), [1]);
         pages.closed(1);
         assert!(!pages.mark(1), "a marked file that nobody has open is forgotten");

@@ -219,8 +219,8 @@ impl Nodes {
         self.shard(node).lock().get(&node).is_some_and(is_it)
     }
 
-    /// The kernel forgets `count` replies that contained the node.
-    pub(crate) fn forget(&self, node: u64, count: u64) {
+    /// The kernel forgets `count` replies that contained the node. True if the node is not in the table any more.
+    pub(crate) fn forget(&self, node: u64, count: u64) -> bool {
         let mut shard = self.shard(node).lock();
         if let Some(known) = shard.get_mut(&node) {
             known.lookups = known.lookups.saturating_sub(count);
@@ -232,8 +232,10 @@ impl Nodes {
             if known.lookups == 0 && known.opens == 0 && !self.keeps_all {
                 shard.remove(&node);
                 shrink(&mut shard);
+                return true;
             }
         }
+        false
     }
 
     /// True if a file has set-group-id and its group may not execute it, as last sent to the kernel.
@@ -477,7 +479,7 @@ mod tests {
         let inode = |number| InodeId::new(7, 8, number);
         (2..200_002).for_each(|number| nodes.count_lookup(inode(number), NodeKind::File, None));
         assert!(places() >= 200_000);
-        (2..199_002).for_each(|number| nodes.forget(number, 1));
+        (2..199_002).for_each(|number| _ = nodes.forget(number, 1));
         assert_eq!(nodes.count(), 1000);
         assert!(places() <= SHARDS * SHRINK_CAPACITY_MIN, "{} places for 1000 nodes", places());
         assert!((199_002..200_002).all(|number| nodes.get(number).is_some()));

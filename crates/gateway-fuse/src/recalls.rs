@@ -109,11 +109,11 @@ impl Watcher for Recalls {
         self.drop_shown(session, shown)
     }
 
-    fn expect_contents(&self, files: &[InodeId]) {
+    fn expect_contents(&self, files: Option<&[InodeId]>) {
         let Some(session) = self.session.upgrade() else { return };
         match files {
-            [] => _ = session.handler().pages().mark_all(),
-            files => files.iter().for_each(|file| session.handler().pages().expect(file.number())),
+            None => _ = session.handler().pages().mark_all(),
+            Some(files) => files.iter().for_each(|file| session.handler().pages().expect(file.number())),
         }
     }
 

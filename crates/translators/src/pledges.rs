@@ -59,8 +59,8 @@ pub trait Watcher: Send + Sync {
     /// As `forget_contents`, of all files.
     fn forget_all_contents(&self) -> bool;
 
-    /// This session is about to change the bytes of these files (`[]`: of any). Their attributes are to be forgotten next.
-    fn expect_contents(&self, files: &[InodeId]);
+    /// This session is about to change the bytes of these files. `None`: of any. Their attributes are to be forgotten next.
+    fn expect_contents(&self, files: Option<&[InodeId]>);
 }
 
 /// What a session does with the contents of files that are longer than those beside their inodes.
@@ -246,7 +246,7 @@ impl Pledges {
     fn begin_change(&self, touched: &Touched) -> Change {
         let (change, forgets) = self.cache.lock().begin_change(touched, boot_time());
         if let Some(watcher) = self.watcher.get().filter(|_| !touched.contents.is_empty() || touched.any_content) {
-            watcher.expect_contents(&touched.contents);
+            watcher.expect_contents((!touched.any_content).then_some(&touched.contents[..]));
         }
         self.tell_watcher(&forgets);
         change
@@ -359,6 +359,8 @@ impl Pledges {
     /// Renews the pledges of a server's leaders. Leaders of which nothing was known learn at once that the session has
     /// forgotten those before them.
     fn renew(&self, replicate: &Replicate, server: ServerId) {
+        // Nothing waits for these before a recall does. If it takes too long, it is tried again.
+        self.forget_contents(&[]);
         for _ in 0..2 {
             let (sent, forgot) = (boot_time(), self.cache.lock().forgot());
             let Ok(Reply::Terms { terms }) = replicate.tell(server, VolumeOp::Renew { forgot }) else { return };
@@ -418,7 +420,6 @@ impl Translator for Pledging {
             let reply = self.next.handle(context, op.clone());
             self.pledges.remember_content(&op, &reply);
             self.number_content(context, &reply);
-            self.pledges.forget_contents(&[]);
             return reply;
         };
         let (change, after) = (self.pledges.begin_change(&touched), ReadsAfter::default());

@@ -27,7 +27,7 @@ impl Filesystem {
             && self.can_recall.load(Ordering::Relaxed)
             && self.volume.pledges().keeps_contents()
             && !self.volume.has_layers()
-            && self.pages.is_quiet(attr.id.number())
+            && !self.pages.has_changed(attr.id.number())
     }
 
     /// The reply to the open of such a file.
@@ -57,7 +57,7 @@ impl Filesystem {
         let is_whole = self.pages.is_whole(node, || self.content_number(attr));
         // A read that moves the time of access must not be answered by the kernel. And what this mount changes at the
         // moment would be forgotten at once.
-        let is_asked = || self.pages.is_open(node) && (self.volume.moves_access(attr) || !self.pages.is_quiet(node));
+        let is_asked = || self.pages.is_open(node) && (self.volume.moves_access(attr) || self.pages.has_changed(node));
         is_whole && !is_asked()
     }
 

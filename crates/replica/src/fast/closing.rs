@@ -304,7 +304,8 @@ impl Leader {
     /// Appends a record that closes shards. Returns `None` if the journal has no room.
     fn append_closing(&mut self, cx: &mut Context, commit: &Commit) -> Result<Option<Sequence>> {
         let (session, op_id, step, also) = (SYSTEM_SESSION, OpId(0), None, Vec::new());
-        // No session has a pledge about a shard that is open, or that was when an earlier leader ended.
+        // No session has a pledge about a shard that is open, or that was when an earlier leader ended. What a learner
+        // lists is set back to the leader's bytes, which are those that sessions have.
         let draft = Draft { session, op_id, by: None, commit, also, must: true, step, closes: true };
         match self.append(cx, draft)? {
             Appended::Made(sequence) => Ok(Some(sequence)),

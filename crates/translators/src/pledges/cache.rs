@@ -179,7 +179,7 @@ impl Cache {
         if !attr.layout.is_inline() {
             let length = attr.size.saturating_sub(offset).min(u64::from(length)) as usize;
             let is_valid = |partition| self.is_valid(partition, now);
-            let (bytes, _) = self.shards.read((inode, &attr.layout), offset, length, is_valid)?;
+            let bytes = self.shards.read((inode, &attr.layout), offset, length, is_valid)?;
             return attr_and(bytes.into());
         }
         let content = self.contents.get(attr)?;
@@ -509,7 +509,7 @@ impl Cache {
                 Dropped::AnyFile => self.attributes.retain(|_, known| known.value.kind == NodeKind::Directory),
                 Dropped::AnyInode => self.attributes.clear(),
                 Dropped::About(Pledged::Shard { .. }) => {}
-                Dropped::Shards(inode) => _ = self.shards.forget(*inode),
+                Dropped::Shards(inode) => self.shards.forget(*inode),
                 Dropped::AnyShards => self.shards.clear(),
                 Dropped::Everything => {
                     self.names.clear();

@@ -1,4 +1,4 @@
-//! What is pledged of files whose bytes are in shards, and the bytes themselves as far as they are remembered.
+//! Shards of files that leaders have pledged, and those of their bytes that are remembered.
 //!
 //! Invariant: the shards of a file were pledged for the layout that is named here. A layout that is in use is known from
 //! the inode's leader, which changes it only after its own pledge was returned: so bytes that a truncate removed are
@@ -25,7 +25,7 @@ pub(super) struct Shards {
     newer: HashMap<InodeId, File>,
     older: HashMap<InodeId, File>,
     newer_memory: usize,
-    /// Data ids that are known, each with its file. Of files that were forgotten since, too, until a generation ends.
+    /// The data ids of these files.
     inodes: HashMap<DataId, InodeId>,
     /// The last number that a file was given.
     last: u64,
@@ -33,7 +33,7 @@ pub(super) struct Shards {
     evicted: Vec<InodeId>,
 }
 
-/// What is pledged of one file, since something of it was last forgotten.
+/// The pledged shards of one file, which is forgotten as a whole.
 #[derive(Debug)]
 struct File {
     /// Never given again: whoever finds it unchanged knows that nothing was forgotten meanwhile.
@@ -93,27 +93,44 @@ impl Shards {
             let before = shard.runs.insert(read.offset, Bytes::copy_from_slice(bytes));
             file.memory = file.memory + bytes.len() - before.map_or(0, |before| before.len());
         }
-        self.inodes.insert(read.shard.0, read.inode);
         self.put(read.inode, file)
     }
 
     /// Removes a file.
     fn take(&mut self, inode: InodeId) -> Option<File> {
-        if let Some(file) = self.newer.remove(&inode) {
-            self.newer_memory -= file.memory;
-            return Some(file);
+        let file = match self.newer.remove(&inode) {
+            Some(file) => {
+                self.newer_memory -= file.memory;
+                file
+            }
+            None => self.older.remove(&inode)?,
+        };
+        self.forget_data(&file, inode);
+        Some(file)
+    }
+
+    /// Another file may have the data by now.
+    fn forget_data(&mut self, file: &File, inode: InodeId) {
+        for piece in &file.layout.pieces {
+            if self.inodes.get(&piece.data) == Some(&inode) {
+                self.inodes.remove(&piece.data);
+            }
         }
-        self.older.remove(&inode)
     }
 
     fn put(&mut self, inode: InodeId, file: File) -> u64 {
-        if self.newer_memory + file.memory > MEMORY_MAX / 2 {
-            let (older, newer) = (&mut self.older, &mut self.newer);
-            self.evicted.extend(std::mem::replace(older, std::mem::take(newer)).into_keys());
-            self.newer_memory = 0;
-            let is_known = |inode: &InodeId| older.contains_key(inode);
-            self.inodes.retain(|_, known| is_known(known) || *known == inode);
+        if file.memory > MEMORY_MAX / 2 {
+            self.evicted.push(inode);
+            return NOT_PLEDGED;
         }
+        if self.newer_memory + file.memory > MEMORY_MAX / 2 {
+            for (evicted, file) in std::mem::replace(&mut self.older, std::mem::take(&mut self.newer)) {
+                self.forget_data(&file, evicted);
+                self.evicted.push(evicted);
+            }
+            self.newer_memory = 0;
+        }
+        self.inodes.extend(file.layout.pieces.iter().map(|piece| (piece.data, inode)));
         self.newer_memory += file.memory;
         let number = file.number;
         self.newer.insert(inode, file);
@@ -135,14 +152,14 @@ impl Shards {
         file.partitions.iter().all(|partition| is_valid(*partition)).then_some(file.number)
     }
 
-    /// Bytes of a file with this layout, if all of them are remembered, with the file's number.
+    /// Bytes of a file with this layout, if all of them are remembered.
     pub(super) fn read(
         &self,
         (inode, layout): (InodeId, &Layout),
         offset: u64,
         length: usize,
         is_valid: impl Fn(PartitionNumber) -> bool,
-    ) -> Option<(Vec<u8>, u64)> {
+    ) -> Option<Vec<u8>> {
         let is_it = |file: &&File| file.layout == *layout || is_planted(Bug::OldLayoutAnswered);
         let file = self.get(inode).filter(is_it)?;
         let mut bytes = Vec::with_capacity(length);
@@ -152,12 +169,12 @@ impl Shards {
             let skipped = from as usize - *start as usize;
             bytes.extend_from_slice(run.get(skipped..skipped + count)?);
         }
-        (bytes.len() == length).then_some((bytes, file.number))
+        (bytes.len() == length).then_some(bytes)
     }
 
-    /// Forgets a file. Returns whether there was one.
-    pub(super) fn forget(&mut self, inode: InodeId) -> bool {
-        self.take(inode).is_some()
+    /// Forgets a file.
+    pub(super) fn forget(&mut self, inode: InodeId) {
+        self.take(inode);
     }
 
     /// Forgets the file of a shard whose pledge of this number, or an earlier one, is recalled. Returns the file, also if
@@ -190,6 +207,7 @@ impl Shards {
     pub(super) fn clear(&mut self) {
         self.newer.clear();
         self.older.clear();
+        self.inodes.clear();
         self.newer_memory = 0;
     }
 

@@ -163,3 +163,16 @@ fn what_is_forgotten_for_want_of_room_is_named_to_doors() {
     assert!(evicted.contains(&FILE) && evicted.len() < 10, "{evicted:?}");
     assert_eq!(read(&mut cache, 0, 4), None);
 }
+
+#[test]
+fn one_file_takes_no_more_room_than_all_may() {
+    let attr = file(100 * SHARD_BYTES, 1);
+    let mut cache = with_file(&attr);
+    let large = vec![7; SHARD_BYTES as usize];
+    let asked = cache.ask_shard(FILE, &about(0)).unwrap();
+    let numbers: Vec<u64> = (0..10).map(|index| take(&mut cache, asked, (index, 5 + index), &large, 1)).collect();
+    assert_eq!((numbers[3], numbers[2]), (NOT_PLEDGED, numbers[0]), "{numbers:?}");
+    assert!(numbers[4] > numbers[0], "it begins anew");
+    assert_eq!(cache.take_evicted(), [FILE, FILE]);
+    assert_eq!(read(&mut cache, 0, 4), None);
+}

@@ -88,7 +88,7 @@ impl Disk {
             false => version,
         };
         let opened = Stack::open(&*store, record.head);
-        // Who has replaced the record since may have sealed this head and begun another one, or removed layers below it.
+        // If the record was replaced since, another opening may have sealed this head, or removed layers below it.
         if store.version(directory, DISK)? != version {
             claimed(Err(Error::ConditionFailed))?;
         }

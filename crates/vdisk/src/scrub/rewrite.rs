@@ -55,7 +55,7 @@ pub fn rewrite(
     if !state.sealed {
         return Ok(None);
     }
-    // Whoever had the lock before, and does not know that it is lost, can replace the state no more.
+    // From here on another scrub that has lost this lock, and has not noticed, cannot replace the state.
     let claimed = layer.put_state(&**store, &state).and_then(|()| remove_unused(&**store, &layer, &state));
     match claimed {
         Err(Error::ConditionFailed) => return Ok(None),
