@@ -40,6 +40,11 @@ pub trait Storage: Send + Sync {
     fn sync_directory(&self, path: &str) -> Result<()>;
     /// The room in the file system.
     fn space(&self) -> Result<Space>;
+    /// Returns once what was removed or cut off is room again. btrfs counts it against a quota until its transaction
+    /// ends, which can take 30 s.
+    fn settle_removals(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Room in a file system, for this process.

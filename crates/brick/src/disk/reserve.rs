@@ -88,6 +88,8 @@ impl Reserve {
             Err(error) if !is_no_room(&error) => return Err(Error::io("release the reserve", error)),
             _ => self.bytes.store(0, Ordering::Relaxed),
         }
+        // If this fails, there is less room than there will be, which the caller finds out by its write.
+        let _ = self.storage.settle_removals();
         Ok(())
     }
 

@@ -69,6 +69,10 @@ impl Storage for RealStorage {
         };
         Ok(self.quotas.limit(space))
     }
+
+    fn settle_removals(&self) -> Result<()> {
+        Ok(rustix::fs::syncfs(File::open(&self.root)?)?)
+    }
 }
 
 struct RealFile(File);

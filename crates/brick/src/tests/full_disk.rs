@@ -22,6 +22,8 @@ struct Pages {
     used: u64,
     /// Whether another user of the file system takes all pages that are freed.
     greedy: bool,
+    /// Pages that were freed and count as used until the file system has settled that; `None`: they are free at once.
+    late: Option<u64>,
     files: HashMap<String, BTreeSet<u64>>,
     /// Inodes of the file system; `None`: it does not count them.
     inodes: Option<u64>,
@@ -51,8 +53,11 @@ impl Pages {
         let held = self.files.entry(path.into()).or_default();
         let before = held.len();
         held.retain(|page| keep(*page));
-        if !self.greedy {
-            self.used -= (before - held.len()) as u64;
+        let freed = (before - held.len()) as u64;
+        match &mut self.late {
+            Some(late) => *late += freed,
+            None if self.greedy => {}
+            None => self.used -= freed,
         }
     }
 }
@@ -103,6 +108,12 @@ impl Storage for SmallStorage {
                 Space { files: inodes, files_available: inodes.saturating_sub(pages.names.len() as u64), ..bytes }
             }
         })
+    }
+    fn settle_removals(&self) -> IoResult<()> {
+        let mut pages = self.pages.lock();
+        let freed = pages.late.as_mut().map(std::mem::take);
+        pages.used -= freed.unwrap_or(0);
+        Ok(())
     }
 }
 
@@ -167,7 +178,8 @@ fn bricks(bytes: u64) -> (Arc<Mutex<Pages>>, Vec<Brick>) {
 /// Two bricks on a file system of this size, in bytes, with `inodes` inodes; `None`: it does not count them.
 fn bricks_with(bytes: u64, inodes: Option<u64>) -> (Arc<Mutex<Pages>>, Vec<Brick>) {
     let (files, names) = (HashMap::new(), BTreeSet::new());
-    let pages = Arc::new(Mutex::new(Pages { all: bytes / PAGE, used: 0, greedy: false, files, inodes, names }));
+    let pages = Pages { all: bytes / PAGE, used: 0, greedy: false, late: None, files, inodes, names };
+    let pages = Arc::new(Mutex::new(pages));
     let make = |(number, directory)| {
         let storage = SmallStorage { below: MemoryStorage::new(), directory, pages: pages.clone() };
         Brick::create_on(&storage, &identity(number)).unwrap();

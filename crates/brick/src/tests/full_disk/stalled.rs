@@ -49,6 +49,24 @@ fn a_checkpoint_without_room_stalls_and_the_brick_reads_and_deletes() {
     }
 }
 
+/// As btrfs with a quota: what is removed counts until a transaction ends.
+#[test]
+fn the_released_reserve_is_room_once_the_file_system_has_settled_it() {
+    let (pages, bricks) = bricks(64 << 20);
+    for number in 0..100 {
+        commit(&bricks, true, blocks(number, 8)).unwrap();
+    }
+    {
+        let mut pages = pages.lock();
+        (pages.late, pages.used) = (Some(0), pages.all);
+    }
+    bricks.iter().for_each(|brick| brick.checkpoint().unwrap());
+    for brick in &bricks {
+        let status = brick.status().unwrap();
+        assert_eq!((status.poisoned, status.stalled), (None, None));
+    }
+}
+
 #[test]
 fn a_brick_opens_on_a_full_disk() {
     for is_greedy in [false, true] {
