@@ -107,6 +107,8 @@ pub(crate) struct Core {
     deposed: AtomicBool,
     /// The next flush fails.
     owes_error: AtomicBool,
+    /// The map leads to blocks that were lost, until state and log are read again.
+    lost: AtomicBool,
     counts: Counts,
     backlog: backlog::Backlog,
     /// The fencing token: no other session has it until this one has ended everywhere.
@@ -345,10 +347,19 @@ impl Core {
 
     /// Checks that no other process has opened the vDisk, so that the next one sees what was written.
     fn check_owner(&self) -> Result<()> {
-        if self.deposed.load(Ordering::Acquire) || !self.stack().head().is_unchanged(&*self.store)? {
-            return Err(self.depose());
+        loop {
+            let stack = self.stack();
+            if self.deposed.load(Ordering::Acquire) {
+                return Err(self.depose());
+            }
+            if stack.head().is_unchanged(&*self.store)? {
+                return Ok(());
+            }
+            // After a snapshot by this process a scrub may change the layer that was written.
+            if Arc::ptr_eq(stack.head(), self.stack().head()) {
+                return Err(self.depose());
+            }
         }
-        Ok(())
     }
 
     /// Replaces the state of the layer that is written.

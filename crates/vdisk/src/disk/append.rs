@@ -110,6 +110,9 @@ impl Core {
             true => self.check_owner()?,
             false => {}
         }
+        if durable {
+            self.check_not_lost()?;
+        }
         self.checkpoint_if_due()
     }
 

@@ -204,6 +204,7 @@ impl Core {
     fn try_write(&self, captured: &Captured) -> Result<()> {
         // The map must not lead to blocks that a crash can take away.
         self.sync_segments()?;
+        self.check_not_lost()?;
         if !captured.pages.is_empty() {
             // The next owner reads here that pages may still be written; only the present one can say so.
             let intent = LayerState { writing: true, ..self.recorded.lock().clone() };

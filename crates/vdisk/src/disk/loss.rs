@@ -11,12 +11,21 @@ use std::sync::atomic::Ordering;
 impl Core {
     pub(super) fn note_loss(&self, what: &str) {
         log::error!("vDisk {}: changes were lost before they were flushed, it is read-only: {what}", self.name);
+        self.lost.store(true, Ordering::Release);
         self.owes_error.store(true, Ordering::Release);
         self.read_only.store(true, Ordering::Release);
         let since = self.store.time();
         if let Err(error) = self.put_record(|record| record.health = Health::Lost { since }) {
             log::error!("vDisk {}: that it is read-only could not be recorded: {error}", self.name);
         }
+    }
+
+    /// Fails after a loss, also one of which another flush or checkpoint was told: a sync tells it once.
+    pub(super) fn check_not_lost(&self) -> Result<()> {
+        if self.lost.load(Ordering::Acquire) {
+            return Err(Error::Lost { what: format!("vDisk {}: changes that were not flushed", self.name) });
+        }
+        Ok(())
     }
 
     /// Reads state and log again, and forgets everything else. The state has to be this owner's: with that of the next
@@ -32,6 +41,7 @@ impl Core {
         if !stack.head().has_state_of(self.stack().head()) {
             return Err(self.depose());
         }
+        self.lost.store(false, Ordering::Release);
         self.set_stack(stack);
         self.begin_log(&mut log, &state);
         self.unsynced.lock().clear();

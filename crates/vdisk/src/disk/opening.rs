@@ -210,6 +210,7 @@ impl Core {
             checkpoint_runs: AtomicBool::new(false),
             read_only: AtomicBool::new(true),
             owes_error: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             counts: Counts::default(),
             backlog: Default::default(),
             hold: Mutex::new(hold),

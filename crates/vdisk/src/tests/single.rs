@@ -131,6 +131,21 @@ fn a_loss_fails_one_flush_and_makes_the_vdisk_read_only_until_it_is_resumed() {
 }
 
 #[test]
+fn a_snapshot_beside_a_flush_that_reports_a_loss_does_not_keep_it() {
+    let memory = Memory::default();
+    let (_, disk) = made(&memory, 4 * MIB);
+    disk.write(0, bytes(1, 4096), true).unwrap();
+    disk.write(0, bytes(2, 4096), false).unwrap();
+    memory.lose_unsynced(|| false);
+    let other = disk.clone();
+    // After the snapshot has seen that the vDisk may be written.
+    memory.beside_call(0, move || assert!(matches!(other.flush(), Err(Error::Lost { .. }))));
+    assert!(matches!(disk.snapshot("s", Vec::new()), Err(Error::Lost { .. })));
+    disk.resume().unwrap();
+    assert_eq!(disk.read(0, 4096).unwrap(), bytes(1, 4096));
+}
+
+#[test]
 fn a_smaller_size_forgets_what_was_beyond() {
     let (_, disk) = made(&Memory::default(), 4 * MIB);
     disk.write(MIB - 100, bytes(1, 5000), false).unwrap();
@@ -272,6 +287,29 @@ fn write_beside_calls(memory: &Memory, disk: Disk, written: Arc<AtomicU64>) {
             write_beside_calls(&again, disk, written);
         }
     });
+}
+
+#[test]
+fn a_read_follows_its_blocks_to_a_layer_where_they_have_the_same_numbers() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, MIB);
+    let write = |disk: &Disk| disk.write(0, bytes(1, 40 * 4096), false).unwrap();
+    write(&disk);
+    disk.close().unwrap();
+    let disk = Disk::open(&catalogue, "d", "test", SMALL).unwrap();
+    // The map is in memory, and the segment not open yet.
+    assert_eq!(disk.places(0, 4096), Ok(1));
+    let (other, scrubbed) = (disk.clone(), Arc::new(AtomicBool::new(false)));
+    let is_scrubbed = scrubbed.clone();
+    memory.beside_call(0, move || {
+        other.snapshot("s", Vec::new()).unwrap();
+        write(&other);
+        catalogue.delete_snapshot("d", "s").unwrap();
+        scrub(&catalogue, &other, &Throttle::new(0)).unwrap();
+        is_scrubbed.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(disk.read(0, 4096), Ok(bytes(1, 4096)));
+    assert!(scrubbed.load(Ordering::Relaxed));
 }
 
 #[test]
