@@ -5,6 +5,8 @@ use hekate_proto::{Error, Result};
 
 /// Bytes of a cell, the unit in which contents are compared.
 pub const CELL_BYTES: usize = 512;
+/// Cells of a block, which is lost as a whole.
+pub const CELLS_PER_BLOCK: Cell = 4096 / CELL_BYTES as Cell;
 
 /// The content of a cell: its number, repeated. Every change of a run has another one; zeros are 0.
 pub type Tag = u64;

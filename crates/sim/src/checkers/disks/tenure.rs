@@ -2,7 +2,9 @@
 
 use super::{Base, describe, may_take};
 use crate::history::Moment;
-use crate::history::disks::{Cell, DiskAnswer, DiskCall, DiskCallNumber, DiskHistory, DiskOp, TORN, Tag};
+use crate::history::disks::{
+    CELLS_PER_BLOCK, Cell, DiskAnswer, DiskCall, DiskCallNumber, DiskHistory, DiskOp, TORN, Tag,
+};
 use std::collections::BTreeMap;
 
 /// A change of one cell.
@@ -173,17 +175,20 @@ impl<'a> Tenure<'a> {
         left
     }
 
-    /// True if a power cut before the end of the read may have taken the bytes to which the map leads.
+    /// True if a power cut before the end of the read may have taken the block to which the map leads: a change of any
+    /// cell of a block writes the whole block to another place.
     fn is_doubtful(&self, cell: Cell, read: &DiskCall) -> bool {
         let writes = self.writes_of(cell);
-        let cut_after = |write: &Write| {
-            self.forgets || self.power_cuts.iter().any(|cut| (write.invoked..=read.end()).contains(cut))
-        };
+        let cut_after = |write: &Write| self.power_cuts.iter().any(|cut| (write.invoked..=read.end()).contains(cut));
+        let may_fail = |write: &Write| self.forgets || cut_after(write);
         let is_hidden = |write: &Write| {
-            let hides = |next: &Write| next.made < read.invoked && (next.secured || !cut_after(next));
+            let hides = |next: &Write| next.made < read.invoked && (next.secured || !may_fail(next));
             writes.iter().any(|next| write.precedes(next) && hides(next))
         };
-        writes.iter().any(|write| !write.secured && cut_after(write) && !is_hidden(write))
+        let first = cell - cell % CELLS_PER_BLOCK;
+        let mut block = self.writes.range(first..first + CELLS_PER_BLOCK).flat_map(|(_, writes)| writes);
+        block.any(|write| !write.secured && cut_after(write) && !is_hidden(write))
+            || writes.iter().any(|write| !write.secured && may_fail(write) && !is_hidden(write))
     }
 
     /// Judges the reads. What is seen of the tenures before is what they left, from then on.

@@ -200,6 +200,29 @@ fn a_loss_is_reported_and_ends_the_writes() {
 }
 
 #[test]
+fn what_is_lost_takes_its_block_along_until_a_resume() {
+    let run_of = |cell, tag, resumes| {
+        let mut run = Run::default();
+        let owner = run.opened(false);
+        run.wrote_to(owner, 7, 1);
+        run.wrote_to(owner, 8, 5);
+        run.flushed(owner);
+        run.wrote_to(owner, 6, 2);
+        run.power_cut();
+        let mut reader = owner;
+        if resumes {
+            run.lost(owner);
+            reader = run.resumed(owner);
+        }
+        run.read_of(reader, cell, tag);
+        run
+    };
+    run_of(7, 0, false).is_right();
+    run_of(8, 0, false).is_wrong("it was overwritten");
+    run_of(7, 0, true).is_wrong("the tenures before have left 1");
+}
+
+#[test]
 fn a_snapshot_is_a_moment_and_stays() {
     let run_of = |first, second| {
         let (mut run, owner) = owned();

@@ -1,13 +1,12 @@
 //! The vDisk of a run: small segments and limits, so that checkpoints, new segments and scrubs come often.
 
 use super::pick;
-use crate::history::disks::{CELL_BYTES, Cell};
+pub use crate::history::disks::CELLS_PER_BLOCK;
+use crate::history::disks::Cell;
 use crate::simulator::settings::workload::Micros;
 use hekate_brick::storage::Random;
 
 const BLOCK_BYTES: u64 = 4096;
-/// Cells of a block.
-pub const CELLS_PER_BLOCK: u64 = BLOCK_BYTES / CELL_BYTES as u64;
 /// Blocks of a page of the map.
 const PAGE_BLOCKS: u64 = 512;
 
