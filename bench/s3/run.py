@@ -55,7 +55,7 @@ class Bench:
     def load(self, bucket, work, **settings):
         """Runs the load. -> its line, None for work that prints none."""
         key, secret = self.system.access
-        command = [self.options.load, self.system.endpoint, bucket, work]
+        command = [str(self.options.load), self.system.endpoint, bucket, work]
         for name, value in settings.items():
             command += [f"--{name}", str(value)]
         command += ["--pids", ",".join(map(str, self.system.pids()))]
