@@ -10,8 +10,9 @@ mod events;
 
 use crate::history::{CallNumber, Moment};
 use events::Event;
+use foldhash::fast::FixedState;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
+use std::hash::Hash;
 use std::rc::Rc;
 
 /// Configurations before a search gives up; a history of some hundred operations needs a few thousand.
@@ -114,16 +115,14 @@ impl<S> Clone for Node<S> {
     }
 }
 
-type Fixed = BuildHasherDefault<DefaultHasher>;
-
 struct Search<'a, M: Model> {
     model: &'a M,
     operations: &'a [Operation<M::Action>],
     events: Vec<(Moment, Event)>,
     /// For each event the operations that are open then: required ones first, then by their end.
     open: Vec<Rc<[usize]>>,
-    states: HashMap<Rc<M::State>, usize, Fixed>,
-    seen: HashSet<(usize, usize, Placed), Fixed>,
+    states: HashMap<Rc<M::State>, usize, FixedState>,
+    seen: HashSet<(usize, usize, Placed), FixedState>,
     furthest: Option<Node<M::State>>,
     steps: usize,
 }
