@@ -59,6 +59,8 @@ targets! {
     request = values::request, values::request_seeds;
     /// An answer.
     reply = values::reply, values::reply_seeds;
+    /// What a server sends to a session without being asked.
+    notification = values::notification, values::notification_seeds;
     /// An error.
     error = values::error, values::error_seeds;
     /// A record of a partition's log.

@@ -73,6 +73,14 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
     encoded(replies())
 }
 
+pub fn notification(bytes: &[u8]) {
+    value::<Notification>(bytes);
+}
+
+pub fn notification_seeds() -> Vec<Vec<u8>> {
+    encoded(one_of_each::<Notification>(1))
+}
+
 pub fn error(bytes: &[u8]) {
     if let Some(error) = value::<Error>(bytes) {
         let _ = (error.entry(), error.to_string());

@@ -39,7 +39,7 @@ macro_rules! every_target {
 }
 
 every_target! {
-    op request reply error record change key index_value
+    op request reply notification error record change key index_value
     frame_body server_conversation client_conversation packet link_received envelope fuse_request
     segment_header record_header mark journal
     meta checksum_group brick_record brick_toml life_toml
