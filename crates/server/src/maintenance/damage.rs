@@ -83,10 +83,11 @@ impl Damages {
                     let why = outcome.as_ref().err().map_or(outcome_text(Repaired::No).to_string(), |error| {
                         format!("damaged, and it cannot be repaired now: {error}")
                     });
-                    log::error!(
-                        "volume {volume}: {what} on brick {name}: {why}; programs that read it get EIO. Restore the \
-                         file from a backup, or remove it"
-                    );
+                    let then = match outcome {
+                        Err(Error::Unavailable { .. }) => "the next scrub tries again",
+                        _ => "programs that read it get EIO. Restore the file from a backup, or remove it",
+                    };
+                    log::error!("volume {volume}: {what} on brick {name}: {why}; {then}");
                 }
             }
         }

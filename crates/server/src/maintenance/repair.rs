@@ -203,6 +203,10 @@ const COPIES_MAX: u32 = 50;
 
 /// Repairs damage in a partition that is led here. `on` is the brick that it is on; if that brick is elsewhere, its
 /// server has checked that it is still damaged.
+///
+/// # Errors
+///
+/// `Unavailable` if the view has left the brick out, or the partition stays busy.
 fn repair_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedPart) -> Result<Repaired> {
     let at = damaged.position().partition(ring.count());
     let mut copied: Option<FoundCopy> = None;
@@ -211,8 +215,14 @@ fn repair_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &Damage
         while_settled(node, ring, at, |members, end| {
             let own = members.iter().find(|member| member.id() == on);
             let is_right = own.is_some_and(|own| damaged.read(own).is_ok());
-            if is_right || !ring.view(at)?.has_member(on) {
+            if is_right || !ring.holders(at).contains(&on) {
                 return Ok(None);
+            }
+            // A repair is a record, which is sure to reach members only; and healing compares stamps of shards, so a
+            // block with the right stamp stays damaged until it is repaired on a member.
+            if !ring.view(at)?.has_member(on) {
+                let what = format!("brick {} is no member of partition {at} now; scrub it again once it is", on.text());
+                return Err(Error::Unavailable { what });
             }
             let here = members.iter().filter(|member| member.id() != on).find_map(|member| damaged.read(member).ok());
             let good = here.or_else(|| copied.take()?.good_at(damaged, members, end.position));

@@ -1,7 +1,9 @@
 //! Damaged blocks on one replica or on both.
 
 use super::*;
+use hekate_brick::Finding;
 use hekate_control::brick::{BrickState, ScrubState};
+use hekate_control::peer::Repaired;
 
 /// Writes 16 blocks of a shard, which a checkpoint has written home, and returns the bricks of both members.
 fn shard_at_home(served: &Served) -> (RingId, ShardId, Bytes, Vec<Arc<Brick>>) {
@@ -61,6 +63,30 @@ fn a_scrub_finds_and_repairs_damage_that_no_read_has_met() {
     assert_eq!(block(0).unwrap(), bytes[..BLOCK_BYTES]);
     assert_eq!(block(15).unwrap(), bytes[..BLOCK_BYTES]);
     assert!(matches!(block(9), Err(Error::Damaged { .. })), "never zeros, never a guess");
+}
+
+#[test]
+fn damage_on_a_brick_that_its_view_left_out_does_not_count_as_gone() {
+    let served = Served::new("left-out");
+    served.node.stop_housekeeping();
+    let (ring, shard, bytes, members) = shard_at_home(&served);
+    let (hosted, rotten) = (served.node.ring(ring).unwrap(), &members[1]);
+    let at = shard.position().partition(hosted.count());
+    let repair = |block: u32| {
+        rot(&served, rotten, shard, u64::from(block) * BLOCK_BYTES as u64);
+        crate::maintenance::repair::repair(&served.node, rotten, &Finding::Block { ring, shard, block })
+    };
+    assert_eq!(repair(1).unwrap(), Repaired::Yes, "a member's");
+    let mut info = served.node.cluster.registry().ring(ring).unwrap().unwrap();
+    let view = &mut info.views[at.0 as usize];
+    view.epoch = Epoch(view.epoch.0 + 1);
+    view.members.retain(|member| member.brick != rotten.id());
+    assert!(hosted.take_views(&info, |_, _| ()));
+    let outcome = repair(0);
+    assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+    assert_eq!(served.node.maintenance.damages().count(), 1);
+    assert!(rotten.read_block(ring, shard, 0).is_err(), "as it was");
+    assert_eq!(rotten.read_block(ring, shard, 1).unwrap().unwrap(), bytes[..BLOCK_BYTES]);
 }
 
 fn read(served: &Served, shard: ShardId) -> Result<Reply> {
