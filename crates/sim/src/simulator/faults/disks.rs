@@ -268,8 +268,11 @@ impl World {
         let is_to_fail =
             self.servers.iter().flat_map(|server| server.disks.values()).any(|slot| slot.disk.is_to_fail());
         let is_second = self.rotten.is_some() || !self.replacing.is_empty() || is_to_fail;
+        // A server runs without a brick that it could not open, if nothing is placed on it. No pass comes there.
+        let node = self.server_with(brick).and_then(|server| self.servers[server as usize].node.as_ref());
+        let is_open = node.is_some_and(|node| node.open_brick(brick).is_some());
         let mut numbers = (0..self.complete.len() as u32).map(PartitionNumber);
-        if is_second || !self.is_nothing_missing() || !numbers.all(is_even) {
+        if is_second || !is_open || !self.is_nothing_missing() || !numbers.all(is_even) {
             return;
         }
         let goes_astray = self.random.once_in(2);
