@@ -284,18 +284,36 @@ impl Core {
 
     /// Combines the maps of the layers below this depth.
     fn load_page(&self, number: u64, below: usize) -> Result<Page> {
-        let stack = self.stack();
+        for _ in 0..reading::FOLLOWS_MAX {
+            if let Some(page) = self.combined(&self.stack(), number, below)? {
+                return Ok(page);
+            }
+        }
+        Err(Error::Unavailable { what: format!("{}: its layers are replaced faster than they can be read", self.name) })
+    }
+
+    /// As [`Core::load_page`]. `None`: a scrub has replaced files of layers, whose states were read again.
+    fn combined(&self, stack: &Stack, number: u64, below: usize) -> Result<Option<Page>> {
         let mut page = Page::new();
         let mut missing = page.entries.len();
-        for (depth, layer) in stack.0.iter().enumerate().take(below).rev() {
-            let own = match layer.page(&self.store, number) {
-                // A scrub has replaced the files of the layer.
+        let mut next = Some(stack.head().id);
+        for (depth, layer) in stack.0.iter().enumerate().rev() {
+            // One that was merged into the layer above it may still be there, without the holes that hid its blocks.
+            if next != Some(layer.id) {
+                continue;
+            }
+            if depth >= below {
+                next = layer.parent();
+                continue;
+            }
+            let (own, parent) = match layer.page(&self.store, number) {
                 Err(Error::NotFound | Error::Stale) => {
-                    layer.refresh(&*self.store)?;
-                    layer.page(&self.store, number)?
+                    self.refresh(stack, Some(depth))?;
+                    return Ok(None);
                 }
                 read => read?,
             };
+            next = parent;
             let Some(own) = own else { continue };
             for (place, entry) in page.entries.iter_mut().zip(own.chunks_exact(8)) {
                 if *place == Place::NOTHING {
@@ -308,7 +326,7 @@ impl Core {
                 break;
             }
         }
-        Ok(page)
+        Ok(Some(page))
     }
 
     pub(crate) fn stack(&self) -> Arc<Stack> {

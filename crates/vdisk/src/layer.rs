@@ -91,6 +91,8 @@ pub(crate) struct Layer {
 
 /// What a scrub replaces.
 struct Files {
+    /// The layer below.
+    parent: Option<LayerId>,
     pages: Arc<Pages>,
     map: u32,
     map_file: Option<Arc<OpenFile>>,
@@ -114,6 +116,7 @@ impl Layer {
 
     fn with(id: LayerId, directory: InodeId, state: &LayerState, version: Version) -> Self {
         let files = Files {
+            parent: state.parent,
             pages: Arc::new(Pages(state.pages.to_vec())),
             map: state.map,
             map_file: None,
@@ -186,6 +189,7 @@ impl Layer {
         assert_eq!(state.layer, self.id, "a layer keeps its id");
         let mut version = self.version.lock();
         *version = store.put(self.directory, STATE, state.seal(), version.condition())?;
+        self.files.lock().parent = state.parent;
         Ok(())
     }
 
@@ -231,23 +235,29 @@ impl Layer {
         file
     }
 
-    /// Reads the layer's state again, after a scrub has replaced its files. A layer that was merged into the one above it
-    /// has no page any more.
+    /// Reads the layer's state again, after a scrub has replaced its files. A layer that is gone stays as it was: the one
+    /// above it, into which it was merged, leads to it no more.
     ///
     /// # Errors
     /// Those of the store.
     pub fn refresh(&self, store: &dyn Store) -> Result<()> {
-        let (pages, map) = match Self::state_in(store, self.directory) {
-            Err(Error::NotFound | Error::Stale) => (Bytes::new(), 0),
-            state => state.map(|state| (state.pages, state.map))?,
+        let state = match Self::state_in(store, self.directory) {
+            Err(Error::NotFound | Error::Stale) => return Ok(()),
+            state => state?,
         };
         let mut files = self.files.lock();
-        files.pages = Arc::new(Pages(pages.to_vec()));
-        if files.map != map {
-            (files.map, files.map_file) = (map, None);
+        files.parent = state.parent;
+        files.pages = Arc::new(Pages(state.pages.to_vec()));
+        if files.map != state.map {
+            (files.map, files.map_file) = (state.map, None);
             files.segments.clear();
         }
         Ok(())
+    }
+
+    /// The layer below.
+    pub fn parent(&self) -> Option<LayerId> {
+        self.files.lock().parent
     }
 
     /// The pages that the layer's map has.
@@ -267,15 +277,24 @@ impl Layer {
         pages.for_each(|page| known.set(page));
     }
 
-    /// The layer's own page of the map: for each block 0, a hole, or a place. `None` if it has none.
+    /// The layer's own page of the map: for each block 0, a hole, or a place. `None` if it has none. With it the layer
+    /// below, as of the same state: the page has what a scrub has merged from others, and no hole that hid only those.
     ///
     /// # Errors
     /// `NotFound` if a scrub has replaced the map; those of reading.
-    pub fn page(&self, store: &Arc<dyn Store>, page: u64) -> Result<Option<Bytes>> {
-        if !self.files.lock().pages.has(page) {
-            return Ok(None);
-        }
-        self.read_pages(store, page, 1).map(Some)
+    pub fn page(&self, store: &Arc<dyn Store>, page: u64) -> Result<(Option<Bytes>, Option<LayerId>)> {
+        let (parent, number, open) = {
+            let files = self.files.lock();
+            if !files.pages.has(page) {
+                return Ok((None, files.parent));
+            }
+            (files.parent, files.map, files.map_file.clone())
+        };
+        let file = match open {
+            Some(file) => file,
+            None => self.find_map(store, number, false)?,
+        };
+        Ok((Some(self.read_from(store, &file, page, 1)?), parent))
     }
 
     /// Pages of the layer's map, all of which it has.
@@ -284,6 +303,10 @@ impl Layer {
     /// As [`Layer::page`].
     pub fn read_pages(&self, store: &Arc<dyn Store>, first: u64, count: u64) -> Result<Bytes> {
         let file = self.map_file(store, false)?;
+        self.read_from(store, &file, first, count)
+    }
+
+    fn read_from(&self, store: &Arc<dyn Store>, file: &OpenFile, first: u64, count: u64) -> Result<Bytes> {
         let bytes = store.read(file.id, first * BLOCK_BYTES, (count * BLOCK_BYTES) as u32)?;
         if bytes.len() as u64 != count * BLOCK_BYTES {
             return Err(Error::Damaged {
@@ -305,6 +328,10 @@ impl Layer {
             }
             files.map
         };
+        self.find_map(store, number, make)
+    }
+
+    fn find_map(&self, store: &Arc<dyn Store>, number: u32, make: bool) -> Result<Arc<OpenFile>> {
         let found = match store.find(self.directory, &map_name(number)) {
             Err(Error::NotFound) if make => store.make_file(self.directory, &map_name(number))?,
             found => found?,

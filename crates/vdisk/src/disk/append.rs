@@ -110,9 +110,8 @@ impl Core {
             true => self.check_owner()?,
             false => {}
         }
-        if durable {
-            self.check_not_lost()?;
-        }
+        // The log ends before it: a resume would drop it, though a flush after it has nothing to report any more.
+        self.check_not_lost()?;
         self.checkpoint_if_due()
     }
 

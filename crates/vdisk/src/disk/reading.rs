@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Times that a read follows blocks which a scrub has moved.
-const FOLLOWS_MAX: usize = 8;
+pub(super) const FOLLOWS_MAX: usize = 8;
 
 /// A range of bytes that all have data, or all none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,11 +259,7 @@ impl Core {
             return Ok(());
         }
         let head = stack.head_depth();
-        for (at, layer) in stack.0.iter().enumerate() {
-            if !self.is_written_at(stack, at as u64) {
-                layer.refresh(&*self.store)?;
-            }
-        }
+        self.refresh(stack, None)?;
         let changed = self.map.lock().drop_clean();
         for number in changed {
             let below = self.load_page(number, head as usize)?;
@@ -272,6 +268,16 @@ impl Core {
                 return Ok(());
             }
             map.replace_below(number, head, &below);
+        }
+        Ok(())
+    }
+
+    /// Reads the states again of all layers that this process does not write, and of the one whose file is `gone`.
+    pub(super) fn refresh(&self, stack: &Stack, gone: Option<usize>) -> Result<()> {
+        for (depth, layer) in stack.0.iter().enumerate() {
+            if gone == Some(depth) || !self.is_written_at(stack, depth as u64) {
+                layer.refresh(&*self.store)?;
+            }
         }
         Ok(())
     }

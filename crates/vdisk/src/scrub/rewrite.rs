@@ -2,6 +2,7 @@
 
 use super::Throttle;
 use super::plan::{self, Entries, From};
+use crate::catalogue::making;
 use crate::format::append::{Entry, Header, checksum};
 use crate::format::{BLOCK_BYTES, LayerId, LayerState, PAGE_ENTRIES, SegmentUse};
 use crate::layer::{Layer, Pages, absent_is_fine, map_name, segment_name};
@@ -81,6 +82,14 @@ pub fn rewrite(
     let pages = writer.copy(below.as_ref().map(|(layer, _)| layer), &sparse, parent.is_none(), throttle)?;
     let moved = writer.moved;
     let next = writer.finish(pages, &sparse)?;
+    // The layer below the one that goes is not removed before this one leads to it.
+    let _tree = making(&**store)?;
+    if let Some((below, _)) = &below
+        && below.state_if_unchanged(&**store)?.is_none()
+    {
+        // Another scrub has rewritten it meanwhile, and may have merged what its state named.
+        return Ok(None);
+    }
     match layer.put_state(&**store, &next) {
         // Another process has it, or it was removed.
         Err(Error::ConditionFailed) => return Ok(None),
@@ -102,7 +111,7 @@ fn remove_unused(store: &dyn Store, layer: &Layer, state: &LayerState) -> Result
 
 fn own_page(store: &Arc<dyn Store>, layer: &Layer, number: u64) -> Result<Option<Entries>> {
     let entry = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    Ok(layer.page(store, number)?.map(|bytes| bytes.chunks_exact(8).map(entry).collect()))
+    Ok(layer.page(store, number)?.0.map(|bytes| bytes.chunks_exact(8).map(entry).collect()))
 }
 
 impl Writer<'_> {

@@ -313,6 +313,27 @@ fn a_read_follows_its_blocks_to_a_layer_where_they_have_the_same_numbers() {
 }
 
 #[test]
+fn a_reader_of_before_a_merge_sees_neither_less_nor_more_than_the_layers_had() {
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    disk.write(0, bytes(1, 8192), false).unwrap();
+    // Another page of the map.
+    disk.write(2 * MIB, bytes(2, 4096), false).unwrap();
+    disk.snapshot("a", Vec::new()).unwrap();
+    disk.zero(0, 4096, false).unwrap();
+    disk.snapshot("b", Vec::new()).unwrap();
+    catalogue.delete_snapshot("d", "a").unwrap();
+    let [first, second] = [0; 2].map(|_| Disk::open_snapshot(&catalogue, "d", "b", SMALL).unwrap());
+    let upper = disk.sealed_layers()[1];
+    assert_eq!(scrub_layer(&catalogue, upper, &Throttle::new(0)).unwrap().merged, 1);
+    // The lower layer is there, and the hole above it is not.
+    assert_eq!(first.read(0, 8192).unwrap(), [[0; 4096], [1; 4096]].concat());
+    assert_eq!(catalogue.collect().unwrap(), 1);
+    // The lower layer is gone, and the upper one had no such page when it was opened.
+    assert_eq!(second.read(2 * MIB, 4096).unwrap(), bytes(2, 4096));
+}
+
+#[test]
 fn an_opening_that_another_overtakes_at_any_call_takes_nothing_from_it() {
     for calls in 0.. {
         let memory = Memory::default();
