@@ -58,13 +58,15 @@ impl World {
         self.complete.resize(ring.views.len(), BTreeSet::new());
         for server in &self.servers {
             let Some(node) = &server.node else { continue };
-            let complete = &mut self.complete;
+            let (complete, forgot) = (&mut self.complete, &self.forgot);
             let look = |at: &Address, partition: &Partition| {
                 let view = partition.view();
                 let is_current = ring.view(at.partition) == Some(view);
                 let serves = is_current && view.opened && view.leader == at.brick && partition.serves();
                 if serves && partition.waits_for().is_empty() {
-                    complete[at.partition.0 as usize] = view.members.iter().map(|member| member.brick).collect();
+                    // It learns late that a member is down.
+                    let remembers = view.members.iter().filter(|member| !forgot.contains(member));
+                    complete[at.partition.0 as usize] = remembers.map(|member| member.brick).collect();
                 }
             };
             node.inspect(RING, look);
@@ -93,6 +95,13 @@ impl World {
     /// members have.
     pub fn lose_memory(&mut self, bricks: &BTreeSet<BrickId>) {
         let Ok(ring) = self.ring() else { return };
+        let numbers = (0..ring.views.len() as u32).map(PartitionNumber);
+        let views = numbers.flat_map(|number| ring.view(number).into_iter().chain(ring.opened(number)));
+        for member in views.flat_map(|view| view.all()).filter(|member| bricks.contains(&member.brick)) {
+            if !self.forgot.contains(member) {
+                self.forgot.push(*member);
+            }
+        }
         let mut lost = Vec::new();
         for (number, complete) in (0..).map(PartitionNumber).zip(&mut self.complete) {
             let is_member = |brick: &BrickId| ring.opened(number).is_none_or(|opened| opened.has_member(*brick));

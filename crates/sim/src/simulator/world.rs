@@ -232,6 +232,8 @@ pub struct World {
     pub without_sessions: BTreeSet<u32>,
     /// For each partition the bricks that have all acknowledged changes, on disk or in memory.
     pub complete: Vec<BTreeSet<BrickId>>,
+    /// Bricks of views, in incarnations that have lost their memory.
+    pub forgot: Vec<map::Member>,
     /// The views of the last look.
     pub views_seen: Vec<map::View>,
     pub bricks_made: u128,
@@ -307,6 +309,7 @@ impl World {
             apart: BTreeMap::new(),
             without_sessions: BTreeSet::new(),
             complete: Vec::new(),
+            forgot: Vec::new(),
             views_seen: Vec::new(),
             bricks_made: 0,
             replacing: BTreeMap::new(),

@@ -74,3 +74,20 @@ fn a_write_under_a_layout_that_a_power_cut_took_does_not_count_under_the_next() 
     assert!(bytes.iter().all(|byte| *byte == 9), "what was acknowledged is gone");
     stage.whole_and_judged();
 }
+
+/// A leader learns late that a member has lost its power, and serves meanwhile.
+#[test]
+fn a_member_that_has_lost_its_power_is_no_memory_of_its_partition() {
+    let mut stage = Stage::new(&[&[0, 1]]);
+    let ann = stage.client();
+    stage.does(ann, file(ROOT, "f"));
+    stage.pass(100_000);
+    stage.cut_power(&[1]);
+    assert!(stage.world.history.power_cuts().is_empty(), "the leader has everything");
+    // The servers are looked at.
+    stage.pass(200_000);
+    stage.cut_power(&[0]);
+    assert_eq!(stage.world.history.power_cuts().len(), 1);
+    stage.come_back(&[0, 1]);
+    stage.whole_and_judged();
+}
