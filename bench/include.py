@@ -5,13 +5,14 @@
 
 Two servers and a client, each in a network namespace of its own, as in lanes.py; the round trip is measured in the same run. Ten
 directories with 1,000 files of 2 KiB, 100 in each. One round is 1,000 look-ups, 80 % of them of the same 10 % of the files; a look-up
-probes the directories in order until one has the name: 5.5 probes, of which 4.5 find nothing. Mounts are strict.
+probes the directories in order until one has the name: 5.5 probes, of which 4.5 find nothing. Mounts are strict, and ask for no
+pledges (`-o nopledges`) but in the form `pledges`: with them the client knows names, missing ones too, and needs no such cache.
 
   open    each probe opens a path from the root of the mount: a strict mount looks up every component of it anew
   openat  each probe opens the name in a directory that is open
   library each probe is a look-up of the library, without a kernel (crates/plugins/examples/lookups.rs)
 
-Forms: none, negative-lookup (built in), python (python/examples/negative_lookup in a worker), python-inside (the same in the mount's
+Forms: none, pledges, negative-lookup (built in), python (python/examples/negative_lookup in a worker), python-inside (the same in the mount's
 process; needs the library of python-inside/), gluster, gluster-nl (with its nl-cache; needs glusterfs-server). Names are remembered for
 the whole run. Prints a JSON line a measurement: milliseconds a round, and the share of the bound, that is probes / found probes.
 
@@ -34,6 +35,7 @@ EXAMPLE = f"{ROOT}/python/examples/negative_lookup"
 LOOKUPS = f"{os.environ.get('CARGO_TARGET_DIR', ROOT + '/target')}/release/examples/lookups"
 LAYERS = {
     "none": [],
+    "pledges": [],
     "negative-lookup": ["negative-lookup:lifetime=1h"],
     "python": ["python:translator=negative_lookup,lifetime=3600"],
     "python-inside": [f"python-inside:directory={os.path.abspath(EXAMPLE)},library={os.path.abspath(ROOT)}/python,options=lifetime=3600"],
@@ -138,7 +140,7 @@ def work(machines, directory, way, rounds, make=False):
 def hekate(machines, forms, rounds, tell):
     with Cluster(machines) as cluster:
         cluster.create("leader")
-        directory = cluster.mount("leader")
+        asked, pledged = cluster.mount("leader", options=["-o", "nopledges"]), cluster.mount("leader", at="-pledged")
         for node in ("hl1", "hlc"):
             cluster.at(node, "python", "install", EXAMPLE)
             if "python-inside" in forms:
@@ -147,12 +149,14 @@ def hekate(machines, forms, rounds, tell):
         for form in forms:
             cluster.at("hl1", "volume", "set", "leader", "translators", *(LAYERS[form] or ["--none"]))
             for way in ("open", "openat"):
-                tell(form, way, *work(machines, directory, way, rounds, make=not made))
+                tell(form, way, *work(machines, pledged if form == "pledges" else asked, way, rounds, make=not made))
                 made = True
             if os.path.exists(LOOKUPS):
-                words = [LOOKUPS, f"{BASE}/bench.hekate", "leader", f"{BASE}/hlc/state", str(rounds)]
+                how = "pledges" if form == "pledges" else "asked"
+                words = [LOOKUPS, f"{BASE}/bench.hekate", "leader", f"{BASE}/hlc/state", str(rounds), how]
                 milliseconds, probes = machines.at("hlc", *words).split()
                 tell(form, "library", float(milliseconds), int(probes))
+        cluster.umount("leader", at="-pledged")
         cluster.umount("leader")
 
 
@@ -167,7 +171,7 @@ def gluster(machines, forms, rounds, tell):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delays", default="0,60,210")
-    parser.add_argument("--forms", default="none,negative-lookup,python,gluster,gluster-nl")
+    parser.add_argument("--forms", default="none,pledges,negative-lookup,python,gluster,gluster-nl")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out")
     options = parser.parse_args()

@@ -161,10 +161,10 @@ class Cluster:
         self.at("hl1", "volume", "create", mode, "--copies", "2", "--domain", "server", "--mode", *OPTIONS.get(mode, [mode]))
         wait(lambda: json.loads(self.at("hl1", "--json", "status"))["health"] == "good", "a good state")
 
-    def mount(self, mode, at=""):
+    def mount(self, mode, at="", options=()):
         directory = f"{BASE}/mnt-{mode}{at}"
         os.makedirs(directory, exist_ok=True)
-        self.at("hlc", "--credential", f"{BASE}/bench.hekate", "--server", f"tcp:{NODES['hl1']}:7100", "mount", mode, directory)
+        self.at("hlc", "--credential", f"{BASE}/bench.hekate", "--server", f"tcp:{NODES['hl1']}:7100", "mount", *options, mode, directory)
         return directory
 
     def umount(self, mode, at=""):

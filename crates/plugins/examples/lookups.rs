@@ -1,7 +1,8 @@
 //! Look-ups of include files through the library, without a kernel: what `bench/include.py` measures beside mounts.
 //!
-//! `lookups CREDENTIAL VOLUME STATE ROUNDS`: the volume has the directories inc0 to inc9 that `bench/include.py` makes;
-//! STATE is the state directory whose translators are used. Prints the milliseconds of the median round, and probes.
+//! `lookups CREDENTIAL VOLUME STATE ROUNDS pledges|asked`: with pledges, or each look-up is asked for anew. The volume has
+//! the directories inc0 to inc9 that `bench/include.py` makes; STATE is the state directory whose translators are used.
+//! Prints the milliseconds of the median round, and probes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a measurement")]
 
@@ -45,14 +46,14 @@ fn round(volume: &Volume, directories: &[InodeId], seed: u64) -> (f64, usize) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, credential, volume, state, rounds] = &arguments[..] else {
-        panic!("usage: lookups CREDENTIAL VOLUME STATE ROUNDS")
+    let [_, credential, volume, state, rounds, how] = &arguments[..] else {
+        panic!("usage: lookups CREDENTIAL VOLUME STATE ROUNDS pledges|asked")
     };
     let credential = Credential::read(Path::new(credential)).unwrap();
     let address = credential.servers.join(",");
     let endpoint = Endpoint::Tcp(address, Arc::new(hekate_tls::Context::of(credential).unwrap()));
     let catalogue = Some(hekate_translators::built_in().with_installed(Home::new(Path::new(state)).finder()));
-    let options = OpenOptions { catalogue, ..OpenOptions::default() };
+    let options = OpenOptions { catalogue, no_pledges: how == "asked", ..OpenOptions::default() };
     let volume = Volume::open(endpoint, volume, &options).unwrap();
     let directory = |number| {
         let name = Name::try_from(format!("inc{number}").as_str()).unwrap();
