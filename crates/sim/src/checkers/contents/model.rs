@@ -2,8 +2,8 @@
 //!
 //! After a power cut, a tail of the changes that were not secured may be lost. A small file is stored in one place, so
 //! its state is that after some operation. A larger file is stored in shards on several bricks, each of which may lose
-//! a tail of its own: each cell, and the size, has one of the values since the last secured operation of its shard.
-//! Blocks of a write that bypassed the journal may be holes.
+//! a tail of its own: each cell, and the size, has one of the values since the last secured write to its shard, or the
+//! last secured truncate that cut it. Blocks of a write that bypassed the journal may be holes.
 
 use super::cells::{Content, Grid, Known, Palette, ZEROS};
 use crate::checkers::linearize::Model;
@@ -117,7 +117,18 @@ struct Change {
     cells: Vec<(usize, Known<Content>)>,
     size: Known<u64>,
     gone: bool,
-    large: bool,
+    effect: Effect,
+}
+
+/// What a change does to the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Effect {
+    /// `large`: the bytes may bypass the journal.
+    Write {
+        large: bool,
+    },
+    Truncate,
+    Removal,
 }
 
 impl State {
@@ -167,7 +178,7 @@ impl File {
             }
         };
         let cells = part.cells.clone().zip(part.contents.iter().copied());
-        let mut next = self.changed(state, call, cells, size, false, part.large);
+        let mut next = self.changed(state, call, cells, size, Effect::Write { large: part.large });
         for cell in part.cells.clone().filter(|_| part.unsure) {
             next.cells[cell] = next.cells[cell].or(&state.cells[cell].values().into_iter().collect());
         }
@@ -179,7 +190,7 @@ impl File {
         // stay.
         let is_cut = state.size.values().iter().any(|before| *before > size);
         let cleared = self.grid.from(size).filter(|_| is_cut).map(|cell| (cell, ZEROS));
-        let mut next = self.changed(state, call, cleared, Known::Is(size), false, false);
+        let mut next = self.changed(state, call, cleared, Known::Is(size), Effect::Truncate);
         // A power cut may have taken the size that a write had set, but not its bytes.
         if state.size.values().iter().any(|before| *before <= size) {
             let unsure = self.grid.from(size).filter(|cell| matches!(state.cells[*cell], Known::OneOf(_)));
@@ -196,8 +207,7 @@ impl File {
         call: CallNumber,
         contents: impl Iterator<Item = (usize, Content)>,
         size: Known<u64>,
-        gone: bool,
-        large: bool,
+        effect: Effect,
     ) -> State {
         let mut next = state.clone();
         let mut before = Vec::new();
@@ -205,9 +215,9 @@ impl File {
             before.push((cell, std::mem::replace(&mut next.cells[cell], Known::Is(content))));
         }
         let size_before = std::mem::replace(&mut next.size, size);
-        next.gone = gone;
+        next.gone = effect == Effect::Removal;
         if let Some(cut) = self.power_cuts.get(state.cuts) {
-            let change = Change { call, cells: before, size: size_before, gone: state.gone, large };
+            let change = Change { call, cells: before, size: size_before, gone: state.gone, effect };
             match &mut next.undo {
                 Undo::Log(log) => log.push(Rc::new(change)),
                 Undo::Else(other) => self.note(Rc::make_mut(other), &change, *cut),
@@ -216,18 +226,24 @@ impl File {
         next
     }
 
-    /// Adds a change to the possible values after the power cut: it secures its shards and the changes before it in
-    /// them, or it may be lost.
+    /// Adds a change to the possible values after the power cut: it may be lost, or it is secured. A secured write has
+    /// its shards synced with all that is in them. A secured truncate is stable with the inode, so what it cut stays
+    /// cut. No shard is synced for it: what others wrote below the new size is theirs to sync (contract, section 1).
     fn note(&self, other: &mut Else, change: &Change, cut: Moment) {
         if self.is_secured(change, cut) {
-            let shards: BTreeSet<u64> = change.cells.iter().map(|(cell, _)| self.shard(*cell)).collect();
-            other.cells.retain(|(cell, _), _| !shards.contains(&self.shard(*cell)));
+            let cells: BTreeSet<usize> = change.cells.iter().map(|(cell, _)| *cell).collect();
+            let shards: BTreeSet<u64> = cells.iter().map(|cell| self.shard(*cell)).collect();
+            other.cells.retain(|(cell, _), _| match change.effect {
+                Effect::Write { .. } => !shards.contains(&self.shard(*cell)),
+                Effect::Truncate | Effect::Removal => !cells.contains(cell),
+            });
             (other.sizes, other.was_there) = (BTreeMap::new(), 0);
             return;
         }
         let until = self.secured_at.get(&change.call).copied().unwrap_or(Moment::MAX);
+        let hole = (change.effect == Effect::Write { large: true }).then_some(ZEROS);
         for (cell, before) in &change.cells {
-            for content in before.values().into_iter().chain(change.large.then_some(ZEROS)) {
+            for content in before.values().into_iter().chain(hole) {
                 later(other.cells.entry((*cell, content)).or_default(), until);
             }
         }
@@ -352,7 +368,9 @@ impl Model for File {
         if let Action::Gone { call } = action {
             return match state.gone {
                 true => vec![state.clone()],
-                false => vec![self.changed(state, *call, std::iter::empty(), state.size.clone(), true, false)],
+                false => {
+                    vec![self.changed(state, *call, std::iter::empty(), state.size.clone(), Effect::Removal)]
+                }
             };
         }
         if state.gone {

@@ -279,6 +279,35 @@ fn of_a_great_file_each_shard_loses_a_tail_of_its_own() {
     assert!(!after(false, b"\0", b"d"), "what was synced is gone");
 }
 
+/// An fsync covers what its own client changed. Two blocks of a write that bypassed the journal were not on the disk.
+#[test]
+fn a_synced_truncate_secures_what_it_cut_and_not_what_another_client_wrote() {
+    const WRITER: u32 = 1;
+    const CUTTER: u32 = 2;
+    let after = |synced: &[u32], lost: usize, behind: u8| {
+        let mut scenario = Scenario::default();
+        scenario.client_did(WRITER, 0, 1, write(0, &b"a".repeat(70_000)), Ok(Reply::Done));
+        let cut = Attr { size: 10_000, ..attr(FILE, NodeKind::File) };
+        scenario.client_did(CUTTER, 2, 3, truncate(10_000), node(cut));
+        for client in synced {
+            let fsync = Op::Data { op: DataOp::Fsync { inode: FILE } };
+            scenario.client_did(*client, 4, 5, fsync, Ok(Reply::Done));
+        }
+        scenario.history.power_cut(10);
+        scenario.truncated(20, 21, 12_000);
+        let mut bytes = vec![b'a'; 10_000];
+        bytes.resize(12_000, behind);
+        bytes[..lost].fill(0);
+        scenario.read(22, 23, 0, 12_000, &bytes);
+        check(&scenario.history).is_empty()
+    };
+    let blocks = 2 * BLOCK_BYTES;
+    assert!(after(&[CUTTER], 0, 0) && after(&[CUTTER], blocks, 0));
+    assert!(after(&[WRITER], 0, 0) && after(&[WRITER], 0, b'a'));
+    assert!(!after(&[WRITER, CUTTER], blocks, 0), "what its own client synced is gone");
+    assert!(!after(&[CUTTER], 0, b'a'), "what a synced truncate cut is there again");
+}
+
 #[test]
 fn a_second_power_cut_may_take_what_the_first_one_left_unsynced() {
     for place in [0, 2 * SHARD_BYTES] {
