@@ -48,6 +48,8 @@ pub struct Answer {
 pub struct History {
     calls: Vec<Call>,
     power_cuts: Vec<Moment>,
+    /// The last power cut comes a second time: clients showed what it takes after it.
+    is_repeated: bool,
     /// When the clients of sessions died.
     deaths: BTreeMap<SessionId, Moment>,
     /// Moments at which another leader may have begun; None: any moment.
@@ -72,6 +74,17 @@ impl History {
     /// Adds a power cut: changes that are not on stable storage may be lost.
     pub fn power_cut(&mut self, at: Moment) {
         assert!(self.power_cuts.last().is_none_or(|last| *last <= at), "power cuts come in order");
+        self.power_cuts.push(at);
+        self.is_repeated = false;
+    }
+
+    /// A client has answered by a pledge after the last power cut, and no leader has shown what that left: it may take
+    /// the same later.
+    pub fn power_cut_may_come_later(&mut self, at: Moment) {
+        if std::mem::replace(&mut self.is_repeated, true) {
+            self.power_cuts.pop();
+        }
+        assert!(self.power_cuts.last().is_some_and(|last| *last <= at), "a power cut comes before its repetition");
         self.power_cuts.push(at);
     }
 

@@ -99,6 +99,7 @@ impl World {
         self.resume(thread, None, true);
         if !self.people[number as usize].calls.contains_key(&call) {
             self.report.count("calls that a client answers from memory");
+            self.answered_from_memory();
         }
     }
 

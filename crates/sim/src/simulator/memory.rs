@@ -58,11 +58,14 @@ impl World {
         self.complete.resize(ring.views.len(), BTreeSet::new());
         for server in &self.servers {
             let Some(node) = &server.node else { continue };
-            let (complete, forgot) = (&mut self.complete, &self.forgot);
+            let (complete, forgot, lost) = (&mut self.complete, &self.forgot, &mut self.lost);
             let look = |at: &Address, partition: &Partition| {
                 let view = partition.view();
                 let is_current = ring.view(at.partition) == Some(view);
                 let serves = is_current && view.opened && view.leader == at.brick && partition.serves();
+                if serves {
+                    lost.remove(&at.partition.0);
+                }
                 if serves && partition.waits_for().is_empty() {
                     // It learns late that a member is down.
                     let remembers = view.members.iter().filter(|member| !forgot.contains(member));
@@ -118,5 +121,15 @@ impl World {
         trace!(self, "what was not synced of partitions {lost:?} may be lost, moment {at}");
         self.report.count("power cuts after which no replica had its memory");
         self.history.power_cut(at);
+        self.lost.extend(lost);
+    }
+
+    /// A client has answered from memory. Until its lease is over it may show what a power cut has taken; no leader of
+    /// that partition serves yet, so the loss may come afterwards.
+    pub fn answered_from_memory(&mut self) {
+        if !self.lost.is_empty() {
+            let at = self.moment();
+            self.history.power_cut_may_come_later(at);
+        }
     }
 }

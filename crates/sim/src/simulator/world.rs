@@ -234,6 +234,8 @@ pub struct World {
     pub complete: Vec<BTreeSet<BrickId>>,
     /// Bricks of views, in incarnations that have lost their memory.
     pub forgot: Vec<map::Member>,
+    /// Partitions of which a power cut may have taken changes, and that were not seen to serve since.
+    pub lost: BTreeSet<u32>,
     /// The views of the last look.
     pub views_seen: Vec<map::View>,
     pub bricks_made: u128,
@@ -310,6 +312,7 @@ impl World {
             without_sessions: BTreeSet::new(),
             complete: Vec::new(),
             forgot: Vec::new(),
+            lost: BTreeSet::new(),
             views_seen: Vec::new(),
             bricks_made: 0,
             replacing: BTreeMap::new(),

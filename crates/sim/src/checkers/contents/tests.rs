@@ -247,6 +247,27 @@ fn a_power_cut_takes_a_tail_of_what_was_not_synced() {
     assert!(!after_a_power_cut(b"Ab"), "a middle is gone, and what came after it is there");
 }
 
+/// Until their leases are over clients answer from memory, while no leader serves.
+#[test]
+fn what_clients_remember_may_be_lost_after_they_have_shown_it() {
+    for (offset, remembered) in [(0, true), (0, false), (100_000, true), (100_000, false)] {
+        let mut scenario = Scenario::default();
+        scenario.wrote(0, 1, offset, b"old");
+        scenario.synced(2, 3, FILE);
+        scenario.wrote(4, 5, offset, b"new");
+        scenario.history.power_cut(10);
+        for from in [11, 14] {
+            scenario.read(from, from + 1, offset, 3, b"new");
+            if remembered {
+                scenario.history.power_cut_may_come_later(from + 2);
+            }
+        }
+        scenario.read(20, 21, offset, 3, b"old");
+        assert_eq!(scenario.history.power_cuts().len(), if remembered { 2 } else { 1 });
+        assert_eq!(check(&scenario.history).is_empty(), remembered, "at {offset}");
+    }
+}
+
 #[test]
 fn bytes_that_were_read_after_a_power_cut_stay() {
     let mut scenario = Scenario::default();
