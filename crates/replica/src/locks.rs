@@ -107,8 +107,9 @@ pub struct LockTable {
     held_by_session: BTreeMap<SessionId, usize>,
     answers: Answers,
     /// Locks that were granted to ops which waited, until the session has asked for the answer: to the session such a
-    /// lock comes after all ops of its owner that are executed meanwhile.
-    unseen: BTreeMap<Ticket, (LockedFile, HeldLock)>,
+    /// lock comes after all ops of its owner that are executed meanwhile. Without the parts that later grants to its
+    /// owner replaced.
+    unseen: BTreeMap<Ticket, (LockedFile, Vec<HeldLock>)>,
     /// Sessions that may have held locks at an earlier leader and have not restored all of them.
     unrestored: BTreeSet<SessionId>,
     /// While there are such sessions, requests that would not wait are refused with `WouldBlock`.
@@ -216,6 +217,7 @@ impl LockTable {
         }
         if lock.style == LockStyle::Flock && !self.holds(&file, &wanted) {
             self.hold(file, &HeldLock { lock: Lock { kind: LockKind::Unlock, ..*lock }, ..wanted })?;
+            self.hold_unseen(file, wanted.holder())?;
             self.settle();
         }
         let waits = wait && !is_downgrade;
@@ -283,8 +285,8 @@ impl LockTable {
 
     /// Takes again what was granted to ops of an owner whose session does not know it yet.
     fn hold_unseen(&mut self, file: LockedFile, holder: (SessionId, LockOwner)) -> Result<()> {
-        let is_its = |(of, lock): &&(LockedFile, HeldLock)| *of == file && lock.holder() == holder;
-        let locks: Vec<HeldLock> = self.unseen.values().filter(is_its).map(|(_, lock)| *lock).collect();
+        let of_file = self.unseen.values().filter(|(of, _)| *of == file).flat_map(|(_, locks)| locks);
+        let locks: Vec<HeldLock> = of_file.filter(|lock| lock.holder() == holder).copied().collect();
         locks.iter().try_for_each(|lock| self.hold(file, lock))
     }
 

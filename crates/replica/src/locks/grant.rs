@@ -90,10 +90,22 @@ impl LockTable {
             self.stop_waiting(wait.ticket);
             let answer = answer.and_then(|()| self.hold(file, &wait.lock));
             if answer.is_ok() {
-                self.unseen.insert(wait.ticket, (file, wait.lock));
+                self.note_unseen(wait.ticket, file, wait.lock);
             }
             self.end_wait(wait.ticket, answer.map(|()| Reply::Done));
         }
+    }
+
+    /// Notes a grant that replaces what earlier unseen ones gave its owner: taken again, those would conflict with
+    /// what others were granted since.
+    fn note_unseen(&mut self, ticket: Ticket, file: LockedFile, lock: HeldLock) {
+        let replaced = HeldLock { lock: Lock { kind: LockKind::Unlock, ..lock.lock }, ..lock };
+        for (of, locks) in self.unseen.values_mut() {
+            if *of == file {
+                *locks = locks_with(locks, &replaced);
+            }
+        }
+        self.unseen.insert(ticket, (file, vec![lock]));
     }
 
     /// The next wait to answer. A grant to an owner that also waits elsewhere can close a cycle, so deadlocks are

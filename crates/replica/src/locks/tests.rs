@@ -283,6 +283,46 @@ fn a_grant_comes_after_the_ops_of_its_owner_that_end_before_its_session_asks_for
     assert_eq!(b.held(21), [(Write, 5, 9)]);
 }
 
+/// A conversion lets go of what the session knows to hold. What it does not know yet comes after the conversion.
+#[test]
+fn a_flock_conversion_does_not_let_go_of_a_grant_that_its_session_has_not_seen() {
+    let mut b = bench();
+    assert_eq!(b.set(FILE, 21, flock(21, Write), false), Outcome::Granted);
+    let op = ticket(11, 0x101);
+    let set = LockOp::Set { inode: ROOT, lock: flock(11, Read), wait: true };
+    assert_eq!(b.table.execute(op, FILE.volume, &set), None);
+    b.table.release(SessionId(2), LockOwner(1), FILE);
+    assert_eq!(b.held(11), [(Read, 0, LOCK_END)]);
+    assert_eq!(b.set(FILE, 12, flock(12, Read), false), Outcome::Granted);
+    b.waits(FILE, 31, flock(31, Write));
+    assert!(matches!(b.set(FILE, 11, flock(11, Write), false), Outcome::Conflict(_)));
+    assert_eq!(b.held(11), [(Read, 0, LOCK_END)]);
+    b.table.release(SessionId(1), LockOwner(2), FILE);
+    assert_eq!(b.held(31), [], "the session will be told that it has the shared lock");
+    b.granted(11, Unlock, 0, 9);
+    assert_eq!(b.table.execute(op, FILE.volume, &set), Some(Ok(Reply::Done)));
+    assert_eq!(b.set(FILE, 11, flock(11, Unlock), false), Outcome::Granted);
+    assert_eq!((b.held(11), b.held(31)), (vec![], vec![(Write, 0, LOCK_END)]));
+}
+
+#[test]
+fn of_two_grants_that_a_session_has_not_seen_the_later_one_counts() {
+    let ranged = |who, kind| lock(who, kind, 0, 9);
+    let locks: [&dyn Fn(Who, LockKind) -> Lock; 2] = [&flock, &ranged];
+    for lock_of in locks {
+        let mut b = bench();
+        assert_eq!(b.set(FILE, 31, lock_of(31, Write), false), Outcome::Granted);
+        b.waits(FILE, 11, lock_of(11, Write));
+        b.waits(FILE, 11, lock_of(11, Read));
+        b.waits(FILE, 21, lock_of(21, Read));
+        b.table.release(SessionId(3), LockOwner(1), FILE);
+        assert_eq!((b.held(11).len(), b.held(21).len()), (1, 1));
+        // Any later op of the owner takes the unseen locks again.
+        b.granted(11, Unlock, 20, 29);
+        assert_eq!(b.held(11)[0].0, Read);
+    }
+}
+
 #[test]
 fn a_cancel_that_overtakes_its_op_counts() {
     let mut b = bench();
