@@ -288,6 +288,11 @@ impl Partition {
         self.failed.is_none() && matches!(&self.role, Role::Leader(leader) if leader.serves())
     }
 
+    /// True if the replica is a leader whose reads wait until sessions have forgotten what all members have lost.
+    pub fn hides_loss(&self) -> bool {
+        matches!(&self.role, Role::Leader(leader) if leader.pledges.hides_loss())
+    }
+
     /// Members that are not connected or lack the last record. Empty for a follower.
     pub fn waits_for(&self) -> Vec<BrickId> {
         match &self.role {

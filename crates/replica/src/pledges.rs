@@ -59,6 +59,8 @@ struct Table {
     /// When each session that has as many pledges as it may have was last asked to return its oldest.
     room_asked: BTreeMap<SessionId, Duration>,
     forgetting: Forgetting,
+    /// Changes were lost that sessions may remember.
+    is_loss: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +97,17 @@ impl Pledges {
         if table.term == 0 {
             table.term = term;
         }
+    }
+
+    /// All members have lost their memory: what sessions remember may be gone.
+    pub fn note_loss(&self) {
+        self.table().is_loss = true;
+    }
+
+    /// True if a session may still show what was lost, so that nobody may see what is left yet (P10).
+    pub fn hides_loss(&self) -> bool {
+        let table = self.table();
+        table.is_loss && !matches!(table.forgetting, Forgetting::Done)
     }
 
     /// The leader's term, if the session's pledges are renewed. They are not while the session has not returned a

@@ -317,3 +317,16 @@ fn a_shard_that_is_removed_is_not_recalled() {
     assert_eq!(change(&pledges, BEN, &[Change::DropShard { shard }], START), (false, vec![]));
     assert_eq!(pledges.count(), 0);
 }
+
+#[test]
+fn what_is_left_after_a_loss_is_hidden_until_sessions_have_forgotten() {
+    let pledges = Pledges::default();
+    pledges.begin(TERM);
+    assert!(!pledges.hides_loss(), "nothing was lost");
+    pledges.note_loss();
+    assert!(pledges.hides_loss(), "the sessions are not known yet");
+    pledges.know_sessions(&[SessionId(1)], Duration::ZERO, &mut Recalls::default());
+    assert!(pledges.hides_loss());
+    assert!(pledges.forgot(SessionId(1), TERM));
+    assert!(!pledges.hides_loss());
+}

@@ -11,6 +11,7 @@
 //! | no fast write that a member may lack is in the shard | same | `FastLane`, `shows_unsettled` |
 //! | no truncate still has shards of the inode to cut | a write under the new layout would be cut too | `is_cutting` |
 //! | times of fast writes in the answer have been recorded | times would move backwards | `fast/times.rs` |
+//! | no session may have what all members have lost | the session would show it afterwards | `hides_loss` |
 //! | no session may have times from before a leader renewed them | the session would show them afterwards | `shows_renewed` |
 //!
 //! A read that may not be answered at once becomes a request: it waits, or its answer waits for the records that it
@@ -38,6 +39,7 @@ impl Leader {
             || is_lock
             || self.is_prepared(at, ask, op)
             || self.shows_unsettled(ask, op)
+            || self.pledges.hides_loss()
         {
             return None;
         }
@@ -58,7 +60,7 @@ impl Leader {
     }
 
     pub(super) fn try_read(&mut self, cx: &mut Context, (token, ask, op): (Token, &Ask, &Op)) -> Result<bool> {
-        if self.is_prepared(cx.at, ask, op) {
+        if self.is_prepared(cx.at, ask, op) || self.pledges.hides_loss() {
             return Ok(false);
         }
         match answer(cx.around.brick, ask, cx.at.own.partition, op) {

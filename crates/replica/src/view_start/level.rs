@@ -94,6 +94,9 @@ impl Leader {
         self.times.forget();
         self.begin_fast_lane(cx)?;
         self.pledges.begin(self.fast.term);
+        if cx.at.view.forgetful {
+            self.pledges.note_loss();
+        }
         self.ask_members_only(cx);
         self.ask_positions(cx);
         self.decide(cx)

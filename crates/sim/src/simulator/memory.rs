@@ -63,7 +63,7 @@ impl World {
                 let view = partition.view();
                 let is_current = ring.view(at.partition) == Some(view);
                 let serves = is_current && view.opened && view.leader == at.brick && partition.serves();
-                if serves {
+                if serves && !partition.hides_loss() {
                     lost.remove(&at.partition.0);
                 }
                 if serves && partition.waits_for().is_empty() {
