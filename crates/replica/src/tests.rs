@@ -74,6 +74,8 @@ struct TestRing {
     /// Messages that are delivered before the process dies.
     messages_left: u64,
     op_id: u64,
+    /// Sessions that were there before leaders begin.
+    sessions: Vec<SessionId>,
     clock: i64,
     /// The spread of directories that are made next.
     spread: u32,
@@ -149,6 +151,7 @@ fn unstarted(bricks: Vec<Brick>) -> TestRing {
         compared,
         messages_left: u64::MAX,
         op_id: 0,
+        sessions: Vec::new(),
         clock: 0,
         spread: 1,
         spreads: HashMap::new(),
@@ -274,9 +277,8 @@ impl TestRing {
         if out.wants_room {
             self.wanting.insert(address);
         }
-        // No session was there before.
         if let Some(epoch) = self.partitions.get(&address).and_then(Partition::wants_sessions) {
-            self.handle(address, Event::Sessions { epoch, sessions: Vec::new() });
+            self.handle(address, Event::Sessions { epoch, sessions: self.sessions.clone() });
         }
     }
 

@@ -209,3 +209,35 @@ fn a_member_whose_brick_has_stopped_is_reported_by_its_leaders() {
         ring.notes
     );
 }
+
+/// A session may answer by what it was pledged before, so nobody else may see that it is gone.
+#[test]
+fn reads_after_a_loss_wait_until_sessions_have_forgotten() {
+    let (session, get_root) = (SessionId(1), Op::Inode { op: InodeOp::GetAttr { inode: ROOT } });
+    for (is_loss, forgets) in [(false, true), (true, true), (true, false)] {
+        let storages = storages();
+        open(&storages).rest();
+        let mut ring = unstarted(bricks_on(&storages, SEGMENT_BYTES));
+        ring.views.iter_mut().for_each(|view| view.forgetful = is_loss);
+        ring.sessions.push(session);
+        ring.start_all();
+        let (root, token) = (ring.leader(ROOT.position()), Token(1));
+        let around = TestRing::around(&ring.bricks, &ring.views, root, ring.clock);
+        let at_once = ring.partitions[&root].read(&around, &ring.ask(), &get_root);
+        assert_eq!(at_once.is_some(), !is_loss, "only a loss changes what was there");
+        if !is_loss {
+            continue;
+        }
+        ring.handle(root, Event::Request { token, ask: ring.ask(), op: get_root.clone() });
+        ring.tick();
+        assert_eq!(ring.answers.remove(&token), None, "a client may show what was lost");
+        if forgets {
+            let term = ring.partitions[&root].pledge_term(session, Duration::ZERO).unwrap();
+            ring.handle(root, Event::Forgot { session, term });
+        } else {
+            ring.clock += 6_000_000_000;
+        }
+        ring.tick();
+        assert!(matches!(ring.answers.remove(&token), Some(Ok(_))), "forgets: {forgets}");
+    }
+}
