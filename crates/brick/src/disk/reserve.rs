@@ -84,12 +84,14 @@ impl Reserve {
             Err(error) if is_shortage(&error) => self.storage.remove(FILE),
             outcome => outcome,
         };
-        match outcome {
-            Err(error) if !is_no_room(&error) => return Err(Error::io("release the reserve", error)),
-            _ => self.bytes.store(0, Ordering::Relaxed),
+        if let Err(error) = outcome
+            && !is_no_room(&error)
+        {
+            return Err(Error::io("release the reserve", error));
         }
-        // If this fails, there is less room than there will be, which the caller finds out by its write.
-        let _ = self.storage.settle_removals();
+        if self.bytes.swap(0, Ordering::Relaxed) > 0 {
+            self.settle_removals();
+        }
         Ok(())
     }
 
@@ -123,7 +125,13 @@ impl Reserve {
             removed.map_err(|e| Error::io("release a spare file", e))?;
         }
         self.files.store(0, Ordering::Relaxed);
+        self.settle_removals();
         Ok(())
+    }
+
+    /// If this fails, there is less room than there will be, which the caller finds out by its write.
+    fn settle_removals(&self) {
+        let _ = self.storage.settle_removals();
     }
 
     /// Restores the reserve as far as the file system has twice of what is missing. What it cannot restore is no error.
