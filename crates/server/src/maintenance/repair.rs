@@ -205,7 +205,6 @@ const COPIES_MAX: u32 = 50;
 /// server has checked that it is still damaged.
 ///
 /// # Errors
-///
 /// `Unavailable` if the view has left the brick out, or the partition stays busy.
 fn repair_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedPart) -> Result<Repaired> {
     let at = damaged.position().partition(ring.count());
