@@ -410,8 +410,17 @@ impl Stack {
     /// Opens a layer and all below it.
     ///
     /// # Errors
-    /// `Damaged` if a layer is missing, or the layers form a circle.
+    /// `NotFound` if there is no such layer; `Damaged` if one below it is missing, or the layers form a circle.
     pub fn open(store: &dyn Store, head: LayerId) -> Result<(Self, LayerState)> {
+        loop {
+            if let Some(opened) = Self::open_unless_merged(store, head)? {
+                return Ok(opened);
+            }
+        }
+    }
+
+    /// `None` if a layer was merged into the one above it, and collected, after that one was opened.
+    fn open_unless_merged(store: &dyn Store, head: LayerId) -> Result<Option<(Self, LayerState)>> {
         let (layer, state) = Layer::open(store, head)?;
         let mut layers = vec![Arc::new(layer)];
         let mut parent = state.parent;
@@ -420,7 +429,10 @@ impl Stack {
                 return Err(Error::Damaged { what: format!("the layers below {} have no end", head.text()) });
             }
             let (layer, state) = match Layer::open(store, id) {
-                Err(Error::NotFound) => {
+                Err(Error::NotFound | Error::Stale) if !layers[layers.len() - 1].is_unchanged(store)? => {
+                    return Ok(None);
+                }
+                Err(Error::NotFound | Error::Stale) => {
                     return Err(Error::Damaged {
                         what: format!("layer {} is missing below {}", id.text(), head.text()),
                     });
@@ -431,7 +443,7 @@ impl Stack {
             parent = state.parent;
         }
         layers.reverse();
-        Ok((Self(layers), state))
+        Ok(Some((Self(layers), state)))
     }
 
     /// The depth of the layer that is written.

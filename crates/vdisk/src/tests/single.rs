@@ -552,3 +552,33 @@ fn an_opening_that_another_overtakes_writes_to_no_layer_that_the_other_has_seale
         assert_eq!(again.read(0, 8192).unwrap(), [[now; 4096], [1; 4096]].concat(), "call {calls}");
     }
 }
+
+#[test]
+fn a_stack_is_opened_while_its_layers_are_merged() {
+    for calls in 0.. {
+        let memory = Memory::default();
+        let (catalogue, disk) = made(&memory, 4 * MIB);
+        for block in 0..4 {
+            disk.write(block * 4096, bytes(block as u8 + 1, 4096), true).unwrap();
+            disk.snapshot(&format!("s{block}"), Vec::new()).unwrap();
+        }
+        catalogue.delete_snapshot("d", "s1").unwrap();
+        catalogue.delete_snapshot("d", "s2").unwrap();
+        let (scrubbing, has_run) = (disk.clone(), Arc::new(AtomicBool::new(false)));
+        let runs = has_run.clone();
+        let reader = super::catalogue(&memory, 5);
+        memory.beside_call(calls, move || {
+            scrub(&catalogue, &scrubbing, &Throttle::new(0)).unwrap();
+            runs.store(true, Ordering::Relaxed);
+        });
+        let snapshot = Disk::open_snapshot(&reader, "d", "s3", SMALL).unwrap();
+        if !has_run.load(Ordering::Relaxed) {
+            memory.calm();
+            assert!(calls > 10, "{calls} calls");
+            return;
+        }
+        let expected = [bytes(1, 4096), bytes(2, 4096), bytes(3, 4096), bytes(4, 4096)].concat();
+        assert_eq!(snapshot.read(0, 4 * 4096).unwrap(), expected, "call {calls}");
+        disk.close().unwrap();
+    }
+}
