@@ -158,6 +158,11 @@ impl KeptPages {
         self.part(node).lock().kept.get_mut(&node).is_none_or(|kept| kept.is_whole(number()))
     }
 
+    /// True if the file is open through the page cache, and the kernel has no page of it: it reads nothing without a READ.
+    pub(crate) fn has_none(&self, node: u64) -> bool {
+        self.part(node).lock().kept.get(&node).is_some_and(|kept| kept.number == 0 && !kept.is_marked())
+    }
+
     /// True if somebody has the file open through the page cache.
     pub(crate) fn is_open(&self, node: u64) -> bool {
         self.part(node).lock().kept.get(&node).is_some_and(|kept| kept.handles > 0)
@@ -236,14 +241,16 @@ mod tests {
     fn pages_of_one_number_are_kept_until_the_file_is_marked() {
         let pages = KeptPages::default();
         assert!(!pages.opened(1, Some(5)), "there are none yet");
+        assert!(pages.has_none(1) && !pages.has_none(2));
         assert!(!pages.note_read(1, 5) && !pages.note_read(1, 5));
+        assert!(!pages.has_none(1));
         assert!(pages.is_whole(1, || Some(5)) && !pages.is_whole(1, || Some(6)) && !pages.is_whole(1, || None));
         pages.closed(1);
         assert!(pages.opened(1, Some(5)), "they are kept while nobody has the file open");
         assert!(pages.mark(1), "a mapping may show them");
         assert!(!pages.is_whole(1, || Some(5)));
         assert!(pages.must_drop(1, || Some(5)));
-        assert!(!pages.is_whole(1, || Some(5)), "they are not dropped yet");
+        assert!(!pages.has_none(1) && !pages.is_whole(1, || Some(5)), "they are not dropped yet");
         pages.mark(1);
         wait(&pages, 1);
         assert!(!pages.is_whole(1, || Some(5)), "it was marked meanwhile");

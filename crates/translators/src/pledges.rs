@@ -81,6 +81,8 @@ pub(crate) struct Reading<'a> {
     pub layout: &'a Layout,
     /// What stands for the content, once the replies have come. 0: not all of it is pledged.
     pub number: Option<u64>,
+    /// The last op of the batch reads behind a change of the time of access. Its reply goes here as it comes.
+    pub behind: Option<&'a ReadsAfter>,
 }
 
 impl Reading<'_> {

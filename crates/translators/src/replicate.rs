@@ -129,8 +129,14 @@ impl Replicate {
             may_ask.then(|| self.pledges.ask(op, reading.as_deref())).flatten()
         };
         let asked: Vec<_> = ops.iter().map(ask).collect();
-        let asks = asked.iter().map(Option::is_some);
-        let answered = self.send_asking(context, ops.into_iter().zip(asks))?.into_iter().zip(asked);
+        let behind = reading.as_deref().and_then(|reading| Some((ops.len().checked_sub(1)?, reading.behind?)));
+        let asks =
+            asked.iter().enumerate().map(|(i, asked)| asked.is_some() || behind.is_some_and(|(last, _)| i == last));
+        let mut answered = self.send_asking(context, ops.into_iter().zip(asks))?;
+        if let Some((last, after)) = behind {
+            *after.lock() = answered.split_off(last.min(answered.len()));
+        }
+        let answered = answered.into_iter().zip(asked);
         let volume = self.map().volume;
         let take = |((op, reply), asked): ((Op, _), _)| match reading.as_deref_mut() {
             Some(reading) => self.pledges.take_shard(asked, &op, reply, (reading, volume)),

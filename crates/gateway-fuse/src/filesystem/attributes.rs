@@ -27,9 +27,12 @@ impl Filesystem {
             Err(Error::Stale) => self.nodes.with_removed(caller.inode, |gone| gone.attr.clone()).ok_or(Error::Stale)?,
             found => found?,
         };
-        // Pages that the kernel has are read without a READ, and so is the end of the file.
+        // Pages that the kernel has are read without a READ. If there are none, the READ moves the time of access.
         let moves_access = handle.is_some_and(|handle| {
-            is_kept_handle(handle) && !is_quiet_handle(handle) && self.volume.moves_access(&attr)
+            is_kept_handle(handle)
+                && !is_quiet_handle(handle)
+                && !self.pages.has_none(caller.inode.number())
+                && self.volume.moves_access(&attr)
         });
         let attr = if moves_access {
             // Asked for again, since the reply to a change carries no pledge.

@@ -92,9 +92,12 @@ impl Distribute {
                 (Recipient::Leader(self.partition(shard.position())), Op::Data { op })
             })
             .collect();
-        let after = if touch { InodeOp::Accessed { inode } } else { InodeOp::GetAttr { inode } };
-        batch.push((Recipient::Leader(self.home(inode)), Op::Inode { op: after }));
-        let mut reading = Reading { inode, layout, number: None };
+        let home = Recipient::Leader(self.home(inode));
+        let attributes = Op::Inode { op: InodeOp::GetAttr { inode } };
+        batch.push((home, if touch { Op::Inode { op: InodeOp::Accessed { inode } } } else { attributes.clone() }));
+        let behind = context.reads_after.filter(|_| touch);
+        batch.extend(behind.map(|_| (home, attributes)));
+        let mut reading = Reading { inode, layout, number: None, behind };
         let mut replies = self.replicate.send_reading(context, batch, Some(&mut reading))?.into_iter();
         if let (Some(content), Some(number)) = (context.content, reading.number) {
             content.store(number, Ordering::Relaxed);

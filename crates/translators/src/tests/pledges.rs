@@ -11,7 +11,7 @@ use hekate_proto::*;
 use hekate_threads::Mutex;
 use hekate_transport::Servers;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const PARTITION: PartitionNumber = PartitionNumber(0);
@@ -376,6 +376,51 @@ fn a_recall_is_returned_once_the_door_has_forgotten() {
     assert_eq!(returned.request.op, Op::Volume { op: VolumeOp::Return { partition: PARTITION, term: TERM, pledges } });
     top.handle(&Context::default(), lookup("a")).unwrap();
     assert_eq!(servers.count("lookup"), 1, "it is asked for anew");
+    servers.close();
+}
+
+#[test]
+fn a_read_that_moves_the_time_of_access_brings_the_pledges_with_it() {
+    let piece = Piece { data: DataId(7), length: u64::MAX };
+    let layout = Layout { version: 1, pieces: vec![piece] };
+    let old = Attr { size: 5, mtime: Time(9), layout, ..attr(FILE, NodeKind::File) };
+    let read = Attr { atime: Time(i64::MAX), ..old.clone() };
+    let (first, later) = (old.clone(), read.clone());
+    let servers = ScriptedServers::new(map(), move |_, _, request| match &request.op {
+        Op::Volume { op: VolumeOp::Renew { .. } } => Ok(Reply::Terms { terms: vec![(PARTITION, TERM)] }),
+        Op::Volume { .. } => Ok(Reply::Orphans { inodes: Vec::new(), unrestored: Vec::new(), graph: 0 }),
+        Op::Name { .. } => {
+            Ok(Reply::Pledged { found: Found::Node { attr: first.clone().into() }, pledges: both().into() })
+        }
+        Op::Data { op: DataOp::ReadShard { .. } } => {
+            assert!(request.pledge);
+            pledged(Found::Data { bytes: "hello".into() }, &[given(3, GivenFor::Shard)])
+        }
+        Op::Inode { op: InodeOp::Accessed { .. } } => node(later.clone()),
+        Op::Inode { .. } if request.pledge => {
+            pledged(Found::Node { attr: later.clone().into() }, &[given(4, GivenFor::Attributes)])
+        }
+        other => panic!("{other:?}"),
+    });
+    let replicate = Replicate::with_pledges(servers.clone(), SESSION, map(), ContentUse::Door);
+    let top = Pledging::new(Arc::new(Distribute::new(replicate)));
+    let beat = VolumeOp::Heartbeat { unused: Vec::new(), mapped: Vec::new(), graph: 0 };
+    top.handle(&Context::default(), Op::Volume { op: beat }).unwrap();
+    servers.wait_until(|sent| sent.iter().filter(|sent| sent.label() == "renew-pledges").count() >= 4);
+    hekate_threads::sleep(Duration::from_millis(100));
+    assert_eq!(top.handle(&Context::default(), lookup("a")), node(old));
+    servers.take_sent();
+    let number = AtomicU64::new(0);
+    let context = Context { content: Some(&number), ..Context::default() };
+    let touching = Op::Data { op: DataOp::Read { inode: FILE, offset: 0, length: 9, touch: true } };
+    let wanted = Ok(Reply::FileData { bytes: "hello".into(), attr: read.clone() });
+    assert_eq!(top.handle(&context, touching), wanted);
+    assert_ne!(number.load(Ordering::Relaxed), 0);
+    assert_eq!(top.handle(&context, get_attr(FILE)), node(read.clone()));
+    assert_eq!(top.pledges().content_number(&read), Some(number.into_inner()));
+    let mut sent = servers.take_sent();
+    sent.retain(|sent| sent.label() != "renew-pledges");
+    assert!(sent.len() == 3 && sent.iter().all(|one| one.batch == sent[0].batch), "{sent:?}");
     servers.close();
 }
 
