@@ -1,6 +1,7 @@
 //! vDisks over a store in memory.
 
 mod histories;
+mod losses;
 mod single;
 
 use crate::store::memory::Memory;
@@ -9,6 +10,7 @@ use bytes::Bytes;
 
 /// Small limits, so that segments, checkpoints and dropped pages come early.
 const SMALL: Settings = Settings { map_pages: 16, checkpoint_bytes: 200 << 10, append_blocks: 3, background: false };
+const MIB: u64 = 1 << 20;
 const SEGMENT_BLOCKS: u32 = 20;
 
 fn catalogue(memory: &Memory, seed: u64) -> Catalogue {

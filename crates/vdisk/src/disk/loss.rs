@@ -53,13 +53,15 @@ impl Disk {
     /// Allows writes again after changes were lost. What was lost is missing; everything before it is there.
     ///
     /// # Errors
-    /// `Invalid` if no changes were lost; those of reading the log.
+    /// `Invalid` if no changes were lost; `Lost` if more were lost meanwhile, and a second resume goes on; those of reading
+    /// the log.
     pub fn resume(&self) -> Result<()> {
         let core = &self.core;
         if core.record.lock().0.health == Health::Good {
             return Err(Error::invalid(format!("vDisk {} has lost nothing; it needs no resume", core.name)));
         }
         core.reload()?;
+        core.keep_replayed()?;
         core.begin_writing()?;
         core.put_record(|record| record.health = Health::Good)?;
         core.owes_error.store(false, Ordering::Release);

@@ -81,9 +81,11 @@ impl Disk {
             }),
             put => put,
         };
-        let writable = is_writable(&record);
+        // Also one that has lost changes: its owner before may note another loss, resume it, or still write its map. Nobody
+        // writes a template.
+        let claims = record.kind == DiskKind::Disk;
         // The process that had the vDisk before can replace neither record any more.
-        let version = match writable {
+        let version = match claims {
             true => claimed(store.put(directory, DISK, record.seal(), version.condition()))?,
             false => version,
         };
@@ -93,29 +95,26 @@ impl Disk {
             claimed(Err(Error::ConditionFailed))?;
         }
         let (stack, mut state) = opened?;
-        if !writable {
-            let place = (name.into(), directory, (record, version));
-            let core = Arc::new(Core::new((store, settings), place, stack, &state, Some(hold)));
-            core.replay(&mut core.log.lock())?;
-            return Ok(Self { core });
-        }
-        if state.writing {
+        if claims && state.writing {
             copy_map(&store, stack.head(), &mut state)?;
         }
-        let claims = !is_planted(Bug::DiskStateKept);
-        match if claims { stack.head().put_state(&*store, &state) } else { Ok(()) } {
+        let puts = claims && !is_planted(Bug::DiskStateKept);
+        match if puts { stack.head().put_state(&*store, &state) } else { Ok(()) } {
             Err(Error::ConditionFailed) => {
                 return Err(Error::Unavailable { what: format!("vDisk {name} is written at this moment; try again") });
             }
             put => put?,
         }
+        let writable = is_writable(&record);
         let place = (name.into(), directory, (record, version));
         let core = Arc::new(Core::new((store, settings), place, stack, &state, Some(hold)));
         core.replay(&mut core.log.lock())?;
-        core.keep_replayed()?;
-        core.begin_writing()?;
-        core.remove_unused()?;
-        core.read_only.store(false, Ordering::Release);
+        if writable {
+            core.keep_replayed()?;
+            core.begin_writing()?;
+            core.remove_unused()?;
+            core.read_only.store(false, Ordering::Release);
+        }
         Ok(Self { core })
     }
 
@@ -248,7 +247,7 @@ impl Core {
 
     /// Puts the appends that were read back on stable storage, and reads them once more: what all replicas have lost after
     /// the first reading ends the log, and is not in the map.
-    fn keep_replayed(&self) -> Result<()> {
+    pub(super) fn keep_replayed(&self) -> Result<()> {
         {
             let mut log = self.log.lock();
             if log.replayed.is_empty() {

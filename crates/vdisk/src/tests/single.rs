@@ -8,8 +8,6 @@ use hekate_threads::{Mutex, spawn_joined};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const MIB: u64 = 1 << 20;
-
 #[test]
 fn a_new_vdisk_reads_zeros_and_what_is_written_comes_back() {
     let (_, disk) = made(&Memory::default(), 10 * MIB + 512);
@@ -108,41 +106,6 @@ fn one_session_has_a_vdisk_and_another_takes_it_when_it_has_ended() {
     assert_eq!(disk.write(0, bytes(3, 4096), false), Err(Error::SessionEnded));
     assert!(disk.has_ended() && !taken.has_ended());
     drop(catalogue);
-}
-
-#[test]
-fn a_loss_fails_one_flush_and_makes_the_vdisk_read_only_until_it_is_resumed() {
-    let memory = Memory::default();
-    let (catalogue, disk) = made(&memory, 4 * MIB);
-    disk.write(0, bytes(1, 4096), false).unwrap();
-    disk.flush().unwrap();
-    disk.write(4096, bytes(2, 4096), false).unwrap();
-    memory.lose_unsynced(|| false);
-    assert!(matches!(disk.flush(), Err(Error::Lost { .. })));
-    assert_eq!(disk.flush(), Ok(()), "it is reported once");
-    assert!(matches!(disk.write(0, bytes(3, 4096), false), Err(Error::Denied { .. })));
-    disk.close().unwrap();
-    let disk = Disk::open(&catalogue, "d", "test", SMALL).unwrap();
-    assert!(disk.is_read_only());
-    assert_eq!(disk.read(0, 8192).unwrap(), [[1; 4096], [0; 4096]].concat());
-    disk.resume().unwrap();
-    disk.write(4096, bytes(3, 4096), true).unwrap();
-    assert!(disk.resume().is_err());
-}
-
-#[test]
-fn a_snapshot_beside_a_flush_that_reports_a_loss_does_not_keep_it() {
-    let memory = Memory::default();
-    let (_, disk) = made(&memory, 4 * MIB);
-    disk.write(0, bytes(1, 4096), true).unwrap();
-    disk.write(0, bytes(2, 4096), false).unwrap();
-    memory.lose_unsynced(|| false);
-    let other = disk.clone();
-    // After the snapshot has seen that the vDisk may be written.
-    memory.beside_call(0, move || assert!(matches!(other.flush(), Err(Error::Lost { .. }))));
-    assert!(matches!(disk.snapshot("s", Vec::new()), Err(Error::Lost { .. })));
-    disk.resume().unwrap();
-    assert_eq!(disk.read(0, 4096).unwrap(), bytes(1, 4096));
 }
 
 #[test]
@@ -440,36 +403,6 @@ fn a_flush_after_zeros_that_need_no_append_asks_for_the_owner() {
     next.write(0, bytes(1, 8192), true).unwrap();
     disk.zero(0, 4096, false).unwrap();
     assert_eq!(disk.flush(), Err(Error::SessionEnded));
-}
-
-#[test]
-fn a_durable_change_makes_everything_before_it_durable() {
-    let memory = Memory::default();
-    let (catalogue, disk) = made(&memory, 4 * MIB);
-    // Several segments.
-    (0..30).for_each(|block| disk.write(block * 4096, bytes(1, 4096), false).unwrap());
-    disk.write(30 * 4096, bytes(2, 4096), true).unwrap();
-    memory.end(catalogue.info("d").unwrap().holder.unwrap().session);
-    memory.lose_unsynced(|| false);
-    let disk = Disk::open(&super::catalogue(&memory, 3), "d", "test", SMALL).unwrap();
-    assert_eq!(disk.read(0, 31 * 4096).unwrap(), [&[1; 30 * 4096][..], &[2; 4096]].concat());
-}
-
-#[test]
-fn what_is_lost_while_a_vdisk_is_opened_is_the_end_of_its_log() {
-    let memory = Memory::default();
-    let (catalogue, disk) = made(&memory, 4 * MIB);
-    disk.write(0, bytes(1, 4096), true).unwrap();
-    (1..30).for_each(|block| disk.write(block * 4096, bytes(2, 4096), false).unwrap());
-    memory.end(catalogue.info("d").unwrap().holder.unwrap().session);
-    // The first write of an opening names its owner; the second one is of an append that it has read.
-    let (later, last) = (memory.clone(), memory.clone());
-    memory.beside_write(move || later.beside_write(move || last.lose_untold(|| false)));
-    let disk = Disk::open(&super::catalogue(&memory, 3), "d", "test", SMALL).unwrap();
-    let read = disk.read(0, 30 * 4096).unwrap();
-    assert_eq!(read[..4096], [1; 4096]);
-    let first_lost = read.chunks(4096).skip(1).position(|block| block == [0; 4096]).unwrap();
-    assert!(read.chunks(4096).skip(1 + first_lost).all(|block| block == [0; 4096]), "it is as it was at one moment");
 }
 
 #[test]
