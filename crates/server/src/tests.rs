@@ -437,7 +437,7 @@ fn writers_of_all_partitions_go_on_though_the_journals_are_full() {
         })
         .collect();
     let begun = now();
-    while writers.iter().any(|writer| !writer.is_finished()) && elapsed(begun) < Duration::from_secs(40) {
+    while writers.iter().any(|writer| !writer.is_finished()) && elapsed(begun) < Duration::from_secs(180) {
         hekate_threads::sleep(Duration::from_millis(20));
     }
     assert!(writers.iter().all(|writer| writer.is_finished()), "writers wait for ever");
@@ -525,7 +525,7 @@ fn settling_many_lost_blocks_ends() {
     let settling = node.clone();
     let thread = std::thread::spawn(move || bring_into_step(&settling, &[ring]));
     let begun = now();
-    while !thread.is_finished() && elapsed(begun) < Duration::from_secs(40) {
+    while !thread.is_finished() && elapsed(begun) < Duration::from_secs(180) {
         hekate_threads::sleep(Duration::from_millis(50));
     }
     assert!(

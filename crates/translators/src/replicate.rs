@@ -424,11 +424,14 @@ impl Replicate {
         replies.into_iter().next().unwrap_or(Err(Error::bug("a batch has no reply")))
     }
 
-    /// Sends an op to each server that has bricks of the volume, once. Servers that do not reply in 2 s are reported
-    /// as unavailable.
+    /// Sends an op to each server that has bricks of the volume, once; a heartbeat also to the server that opened the
+    /// session, which ends it if it hears nothing. Servers that do not reply in 2 s are reported as unavailable.
     pub(crate) fn query_all(&self, op: &VolumeOp) -> Replies {
-        let map = self.map();
-        map.holders().into_iter().map(|server| self.tell(server, op.clone())).collect()
+        let (mut servers, home) = (self.map().holders(), self.servers.first());
+        if matches!(op, VolumeOp::Heartbeat { .. }) && !servers.contains(&home) {
+            servers.push(home);
+        }
+        servers.into_iter().map(|server| self.tell(server, op.clone())).collect()
     }
 }
 

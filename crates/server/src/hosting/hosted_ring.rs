@@ -122,6 +122,12 @@ impl HostedRing {
         self.servers.read().get(&brick).copied()
     }
 
+    /// The servers that have bricks of the views: clients send their heartbeats to these.
+    pub fn servers(&self) -> BTreeSet<ServerId> {
+        let (views, servers) = (self.views(), self.servers.read());
+        views.iter().flat_map(View::all).filter_map(|member| servers.get(&member.brick)).copied().collect()
+    }
+
     pub fn bricks_of(&self, server: ServerId) -> Vec<BrickId> {
         self.servers.read().iter().filter(|(_, at)| **at == server).map(|(brick, _)| *brick).collect()
     }
@@ -311,6 +317,16 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn a_server_without_bricks_of_the_views_is_none_of_the_rings() {
+        let view = View::new(Epoch(1), BrickId(2), vec![member(2), member(3)]);
+        let hosted = hosted(&RingInfo::new(RingId(1), "p", 2, Domain::Disk, vec![view]));
+        hosted.set_servers(
+            &[1, 2, 3].map(|number: u32| (BrickId(number.into()), ServerId(number))).into_iter().collect(),
+        );
+        assert_eq!(hosted.servers(), BTreeSet::from([ServerId(2), ServerId(3)]));
     }
 
     #[test]

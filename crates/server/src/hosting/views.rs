@@ -227,12 +227,17 @@ impl Node {
         Ok(look(&records))
     }
 
-    /// True if this server expires the sessions that server `home` has opened: its own, and those of servers without a
-    /// lease if this server has the lowest number of those with one.
-    pub(crate) fn ends_sessions_of(&self, home: ServerId) -> bool {
+    /// True if this server expires the sessions of a volume that server `home` has opened: its own, and those of
+    /// servers without a lease if this server has the lowest number of those with one that have bricks of the volume.
+    /// Clients send heartbeats to these servers only, and to `home`.
+    pub(crate) fn ends_sessions_of(&self, home: ServerId, volume: VolumeId) -> bool {
         let own = self.cluster.server();
-        let alive = self.views.alive.lock();
-        home == own || !alive.contains_key(&home) && alive.keys().next() == Some(&own)
+        let is_alive = |server: &ServerId| self.views.alive.lock().contains_key(server);
+        if home == own || is_alive(&home) {
+            return home == own;
+        }
+        let ring = self.volume(volume).and_then(|volume| self.ring(volume.ring));
+        ring.is_ok_and(|ring| ring.servers().into_iter().find(is_alive) == Some(own))
     }
 
     /// Forms and begins the views of one ring that are due.

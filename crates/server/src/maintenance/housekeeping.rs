@@ -258,7 +258,7 @@ fn tick_waiting_leaders(node: &Node) -> Result<()> {
 fn chores(node: &Node) -> Result<()> {
     // An error of a disk is returned at the end, so that sessions expire in spite of it.
     let measured: Vec<Result<()>> = node.bricks.values().map(|brick| brick.refresh_room()).collect();
-    for session in node.sessions.expired(|home| node.ends_sessions_of(home)) {
+    for session in node.sessions.expired(|home, volume| node.ends_sessions_of(home, volume)) {
         node.end_session(session)?;
     }
     tick_all(node);

@@ -240,13 +240,14 @@ impl Sessions {
         self.all.read().values().filter(|session| session.volume == volume).count()
     }
 
-    /// Sessions that expire now. `is_home` says which servers' sessions this server expires: those that were silent for
-    /// 60 s, and of its own also those whose process has ended.
-    pub fn expired(&self, is_home: impl Fn(ServerId) -> bool) -> Vec<SessionId> {
+    /// Sessions that expire now. `is_home` says which servers' sessions of a volume this server expires: those that
+    /// were silent for 60 s, and of its own also those whose process has ended.
+    pub fn expired(&self, is_home: impl Fn(ServerId, VolumeId) -> bool) -> Vec<SessionId> {
         let all: Vec<Arc<Session>> = self.all.read().values().cloned().collect();
         let is_over = |session: &&Arc<Session>| {
             let has_ended = self.has_ended(session) || is_planted(Bug::SessionExpiresAtOnce);
-            is_home(session.home) && session.is_silent_for(if has_ended { Duration::ZERO } else { SILENCE_MAX })
+            let silence = if has_ended { Duration::ZERO } else { SILENCE_MAX };
+            session.is_silent_for(silence) && is_home(session.home, session.volume)
         };
         all.iter().filter(is_over).map(|session| session.id).collect()
     }

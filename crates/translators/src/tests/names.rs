@@ -256,6 +256,25 @@ fn a_heartbeat_gathers_the_orphans_of_all_servers() {
     assert!(client.servers.take_sent().iter().all(|sent| sent.request.op == Op::Volume { op: beat.clone() }));
 }
 
+/// The server that opened a session ends it after silence.
+#[test]
+fn a_heartbeat_goes_to_the_server_that_opened_the_session_also_if_it_has_no_bricks_of_the_volume() {
+    let mut without = map();
+    without.views = vec![view(5, 2)];
+    without.bricks.retain(|place| place.server != without.server);
+    without.check().unwrap();
+    let client = Client::new(without, |_, _, request| match &request.op {
+        Op::Volume { op: VolumeOp::StatFs } => Ok(Reply::Space { space: VolumeSpace::default() }),
+        _ => Ok(Reply::Orphans { inodes: Vec::new(), unrestored: Vec::new(), graph: 0 }),
+    });
+    let asked = |op: VolumeOp| {
+        client.call(Op::Volume { op }).unwrap();
+        client.servers.take_sent().iter().map(|sent| sent.server.0).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(VolumeOp::Heartbeat { unused: Vec::new(), mapped: Vec::new(), graph: 0 }), [2, 3, 1]);
+    assert_eq!(asked(VolumeOp::StatFs), [2, 3]);
+}
+
 #[test]
 fn the_end_of_a_session_goes_to_the_server_that_opened_it() {
     let client = shares();

@@ -1,4 +1,5 @@
-//! Sessions that a leader does not know, since other servers opened them while it was split off.
+//! Sessions that a leader does not know, since other servers opened them while it was split off; sessions of clients
+//! that live, and what their servers hear of them.
 
 use super::ops::*;
 use super::stage::Stage;
@@ -62,4 +63,36 @@ fn a_leader_that_was_split_off_collects_no_orphan_before_it_has_read_the_session
     stage.pass(3_000_000);
     assert_eq!(bytes_in(stage.does(ann, read(inode, 0, 4096))), vec![1; 4096]);
     stage.whole_and_judged();
+}
+
+/// Clients that have opened the volume at random servers: at each of three, some.
+fn clients(stage: &mut Stage) -> Vec<u32> {
+    (0..8).map(|_| stage.client()).collect()
+}
+
+/// The clients' sessions have not ended: each makes a file.
+fn all_live(mut stage: Stage, clients: &[u32]) {
+    for client in clients {
+        stage.does(*client, file(ROOT, &format!("of {client}")));
+    }
+    stage.whole_and_judged();
+}
+
+/// A server that has no bricks of the volume hears the clients whose sessions it has opened.
+#[test]
+fn a_session_that_a_server_without_bricks_has_opened_lives_with_its_client() {
+    let mut stage = Stage::new(&[&[1, 2]]);
+    let clients = clients(&mut stage);
+    stage.pass(65_000_000);
+    all_live(stage, &clients);
+}
+
+/// Server 0 has the lowest number and no bricks of the volume: it hears nothing of sessions that server 2 has opened.
+#[test]
+fn the_sessions_of_a_dead_server_are_not_ended_by_one_that_does_not_hear_them() {
+    let mut stage = Stage::new(&[&[1, 2]]);
+    let clients = clients(&mut stage);
+    stage.kill(&[2]);
+    stage.pass(65_000_000);
+    all_live(stage, &clients);
 }
