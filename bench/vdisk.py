@@ -3,6 +3,8 @@
 
   bench/vdisk.py [--sys NAME,...] [--seconds 8] [--size 1024] [--out FILE]
   bench/vdisk.py --stacks [--out FILE]       vDisks only: after 1, 10 and 100 snapshots, and on clones of depth 1, 5 and 20
+  bench/vdisk.py --maps [--out FILE]         vDisks only: memory and time that opening takes; needs `cargo build --release -p
+                                             hekate-vdisk --features measuring --example make_map`
 
 | system | what fio speaks to |
 |---|---|
@@ -255,6 +257,66 @@ def stacks(arguments):
         device.down()
 
 
+def memory(process, what):
+    """MiB of a process, by the name that proc(5) gives it."""
+    with open(f"/proc/{process.pid}/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(what))
+
+
+def timed(*line):
+    begun = time.time()
+    sh(*line)
+    return round(time.time() - begun, 3)
+
+
+def opened(what, out, **more):
+    """Opens a vDisk in a process of its own, and reads its whole map."""
+    served = Served(PROGRAM, "--state", STATE, "nbd", "serve", "pv", "--socket", SOCKET)
+    try:
+        uri = f"nbd+unix:///m?socket={SOCKET}"
+        before = memory(served.process, "VmRSS")
+        opening = timed("nbdinfo", "--size", uri)
+        after = memory(served.process, "VmHWM")
+        again = timed("nbdinfo", "--size", uri)
+        walk = timed("nbdinfo", "--map", "--totals", uri)
+        grown = memory(served.process, "VmHWM")
+    finally:
+        served.stop()
+    row = {"map": what, "opening_s": opening, "again_s": again, "walk_s": walk, "idle_MiB": round(before, 1)}
+    row |= {"opening_MiB": round(after - before, 1), "walk_MiB": round(grown - before, 1), **more}
+    print(json.dumps(row), file=out, flush=True)
+
+
+def maps(arguments):
+    """What opening a vDisk takes, by its size and by what its last owner left."""
+    out = out_of(arguments)
+    make = os.environ.get("MAKE_MAP", f"{HERE}/../target/release/examples/make_map")
+    for gib in (1, 64, 1024):
+        blocks = gib << 18
+        system("hekate", "up", "r2-two")
+        try:
+            # A log ends with 256 MiB, or with half of the map's 16,384 pages changed, and as many changed by the checkpoint's end.
+            log = str(min(4369, max(2 * 8192 // 15, 4369 // gib)))
+            for left, words in (("closed", ["0"]), ("killed", [log]), ("killed in a checkpoint", [log, "writing"])):
+                hekate("vdisk", "create", "pv", "m", f"{gib}G")
+                making = timed(make, f"{STATE}/server.sock", "pv", "m", str(blocks), *words)
+                opened(f"{gib} GiB, {left}", out, appends=int(words[0]), making_s=making)
+                hekate("vdisk", "delete", "pv", "m", "--yes")
+        finally:
+            system("hekate", "down", "r2-two")
+    # What fio wrote, and the process was killed.
+    system("hekate", "up", "r2-two")
+    try:
+        hekate("vdisk", "create", "pv", "m", "1G")
+        served = Served(PROGRAM, "--state", STATE, "nbd", "serve", "pv", "--socket", SOCKET)
+        fio(nbd(f"nbd+unix:///m?socket={SOCKET}"), ["--rw=randwrite", "--bs=4k", "--iodepth=16"], 1024)
+        served.process.kill()
+        served.process.wait()
+        opened("1 GiB written at random, killed", out)
+    finally:
+        system("hekate", "down", "r2-two")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sys", default=",".join(SYSTEMS))
@@ -262,11 +324,13 @@ def main():
     parser.add_argument("--size", type=int, default=1024, help="MiB")
     parser.add_argument("--out")
     parser.add_argument("--stacks", action="store_true")
+    parser.add_argument("--maps", action="store_true")
     arguments = parser.parse_args()
     unknown = set(arguments.sys.split(",")) - set(SYSTEMS)
     if unknown:
         parser.error(f"no system {unknown.pop()}; there are: {', '.join(SYSTEMS)}")
-    stacks(arguments) if arguments.stacks else side_by_side(arguments)
+    work = maps if arguments.maps else stacks if arguments.stacks else side_by_side
+    work(arguments)
 
 
 if __name__ == "__main__":
