@@ -5,7 +5,7 @@ use crate::heartbeats::{HEARTBEAT, Shared};
 use bytes::Bytes;
 use hekate_graph::report::GraphReport;
 use hekate_graph::{Catalogue, Context, LayerSpec, Translator};
-use hekate_proto::map::VolumeMap;
+use hekate_proto::map::{Mode, VolumeMap};
 use hekate_proto::*;
 use hekate_translators::{ContentUse, Distribute, Locks, LossWatch, Pledges, Pledging, Replicate, built_in};
 use hekate_transport::TlsContext;
@@ -117,6 +117,12 @@ impl Volume {
     /// The map as of the opening of the volume.
     pub fn map(&self) -> &VolumeMap {
         &self.map
+    }
+
+    /// True if short overwrites go to all copies at once: the volume is in mode `hsr`, and several servers had bricks of
+    /// it when it was opened.
+    pub fn has_fast_lane(&self) -> bool {
+        self.map.mode == Mode::Hsr && self.map.holders().len() > 1
     }
 
     pub fn session(&self) -> SessionId {

@@ -13,6 +13,7 @@ mod cleaning;
 mod loss;
 mod opening;
 mod reading;
+mod segments;
 mod snapshots;
 
 use crate::format::{
@@ -130,8 +131,10 @@ struct Log {
     /// The layer below, as it was recorded.
     parent: Option<LayerId>,
     segment: Option<Arc<OpenFile>>,
-    /// A segment that is ready to be the next one.
-    spare: Option<(u32, Arc<OpenFile>)>,
+    /// Appends to the segment so far.
+    segment_appends: u32,
+    /// The segment that will be the next one.
+    spare: Option<segments::Spare>,
     next_segment: u32,
     /// Blocks of a segment.
     segment_blocks: u32,
@@ -150,6 +153,7 @@ impl Log {
             position: state.log,
             parent: state.parent,
             segment: None,
+            segment_appends: 0,
             spare: None,
             next_segment: state.next_segment,
             segment_blocks: state.segment_blocks.clamp(2, SEGMENT_BLOCKS_MAX),

@@ -31,6 +31,10 @@ pub trait Store: Send + Sync {
     fn sync(&self, file: InodeId) -> Result<()>;
     /// Gives the first `bytes` of a file zeros and space, on stable storage.
     fn allocate(&self, file: InodeId, bytes: u64) -> Result<()>;
+    /// As `allocate`. The zeros are written if overwrites are faster than first writes.
+    fn fill(&self, file: InodeId, bytes: u64) -> Result<()> {
+        self.allocate(file, bytes)
+    }
     /// Makes an empty file.
     fn make_file(&self, dir: InodeId, name: &str) -> Result<InodeId>;
     /// Makes an empty directory.

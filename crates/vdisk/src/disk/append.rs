@@ -4,9 +4,8 @@ use super::blocks::{Cut, Item};
 use super::{Core, Disk, Log};
 use crate::format::append::{Entry, Header, checksum};
 use crate::format::{BLOCK_BYTES, PAGE_ENTRIES};
-use crate::layer::{Stack, segment_name};
+use crate::layer::Stack;
 use crate::map::Place;
-use crate::store::OpenFile;
 use bytes::Bytes;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{Error, Result, SHARD_BYTES};
@@ -202,8 +201,9 @@ impl Core {
         log.bytes += length;
         self.counts.appends.fetch_add(1, Ordering::Relaxed);
         self.counts.blocks_written.fetch_add(u64::from(header.data_blocks()), Ordering::Relaxed);
-        let half = log.segment_blocks / 2;
-        if position.block < half && log.position.block >= half {
+        log.segment_appends += 1;
+        let quarter = log.segment_blocks / 4;
+        if position.block < quarter && log.position.block >= quarter {
             self.prepare_segment(log);
         }
         Ok(())
@@ -352,53 +352,6 @@ impl Core {
             }
         }
         Ok(())
-    }
-
-    /// Goes on in the next segment.
-    fn begin_segment(&self, log: &mut Log) -> Result<()> {
-        let (number, file) = match log.spare.take() {
-            Some(spare) => spare,
-            None => self.make_segment(log.next_segment, log.segment_blocks)?,
-        };
-        log.next_segment = number + 1;
-        log.segment = Some(file);
-        (log.position.segment, log.position.block) = (number, 0);
-        Ok(())
-    }
-
-    /// Makes a segment's file with its space. Its number is the first from `number` on that no file has: what an earlier
-    /// opening has made may still be written by it.
-    fn make_segment(&self, number: u32, blocks: u32) -> Result<(u32, Arc<OpenFile>)> {
-        let stack = self.stack();
-        let mut number = number;
-        let file = loop {
-            match self.store.make_file(stack.head().directory, &segment_name(number)) {
-                Err(Error::Exists) => number += 1,
-                made => break made?,
-            }
-        };
-        let made = stack.head().add_segment(&self.store, number, file);
-        self.store.allocate(file, u64::from(blocks) * BLOCK_BYTES)?;
-        Ok((number, made))
-    }
-
-    /// Makes the next segment ready beside the writes.
-    fn prepare_segment(self: &Arc<Self>, log: &mut Log) {
-        if !self.settings.background || log.spare.is_some() {
-            return;
-        }
-        let (core, number, depth) = (self.clone(), log.next_segment, self.stack().head_depth());
-        let blocks = log.segment_blocks;
-        let made = hekate_threads::spawn("vdisk-segment", move || {
-            let Ok(made) = core.make_segment(number, blocks) else { return };
-            let mut log = core.log.lock();
-            if log.next_segment == number && log.spare.is_none() && core.stack().head_depth() == depth {
-                log.spare = Some(made);
-            }
-        });
-        if let Err(error) = made {
-            log::warn!("no thread makes the next segment ready: {error}");
-        }
     }
 }
 

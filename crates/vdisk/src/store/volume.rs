@@ -86,6 +86,24 @@ impl Store for VolumeStore {
         self.volume.allocate(&Context::DURABLE, file, 0, bytes, mode, false)
     }
 
+    fn fill(&self, file: InodeId, bytes: u64) -> Result<()> {
+        if !self.volume.has_fast_lane() {
+            return self.allocate(file, bytes);
+        }
+        let zeros = Bytes::from(vec![0; bytes.min(PART_BYTES as u64) as usize]);
+        let mut at = 0;
+        while at < bytes {
+            let part = zeros.slice(..(bytes - at).min(PART_BYTES as u64) as usize);
+            at += part.len() as u64;
+            self.volume.write(&Context::default(), file, at - part.len() as u64, part, false)?;
+        }
+        match self.sync(file) {
+            // Holes are zeros, too.
+            Err(Error::Lost { .. }) => self.allocate(file, bytes),
+            synced => synced,
+        }
+    }
+
     fn make_file(&self, dir: InodeId, name: &str) -> Result<InodeId> {
         let made = self.volume.create(&Context::DURABLE, dir, Name::try_from(name)?, new(NewNode::File, true))?;
         Ok(made.0.id)
