@@ -6,7 +6,7 @@ mod tests;
 
 use crate::hosting::hosted_ring::{Hosted, HostedRing};
 use crate::hosting::node::Node;
-use hekate_brick::LostBlock;
+use hekate_brick::{Brick, LostBlock};
 use hekate_cluster::{Registry, RingInfo, older_records};
 use hekate_proto::*;
 use hekate_replica::{BlockAt, Event};
@@ -80,6 +80,7 @@ impl Node {
         // A brick's own list of lost blocks ends with its next checkpoint. The coordinator keeps the list until all
         // replicas agree on these blocks.
         let mut lost: BTreeSet<LostOn> = read_lost(self.cluster.registry())?;
+        lost.retain(|(block, brick)| !self.has_block(block, *brick));
         lost.extend(self.bricks.lost_blocks());
         if !lost.is_empty() {
             record_lost(self.cluster.registry(), &lost)?;
@@ -116,6 +117,13 @@ impl Node {
         }
         self.checkpoint_all()?;
         self.settle_lives()
+    }
+
+    /// True if the brick has a block that an earlier start listed as lost: the replicas have agreed on it since, and the
+    /// list had yet to be cleared. A block that is lost is a hole.
+    fn has_block(&self, lost: &LostBlock, brick: BrickId) -> bool {
+        let block = |brick: &Arc<Brick>| brick.read_block(lost.ring, lost.shard, lost.block);
+        matches!(self.bricks.get(&brick).map(block), Some(Ok(Some(_))))
     }
 
     /// Clears the list of lost blocks once all replicas here agree on them and a checkpoint has written the result

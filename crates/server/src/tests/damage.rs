@@ -143,3 +143,20 @@ fn a_stopped_brick_is_reported_with_its_cause() {
     let names_cause = |reason: &Option<String>| reason.as_ref().unwrap().contains("fdatasync of the journal");
     assert!(rows.iter().all(|row| names_cause(&row.reason)), "{rows:?}");
 }
+
+/// The server died after the replicas had agreed on lost blocks, and before their list was cleared.
+#[test]
+fn blocks_that_were_written_since_they_were_lost_stay() {
+    let served = Served::new("lost-before");
+    let (ring, shard, bytes, members) = shard_at_home(&served);
+    let lost = |block, brick: &Arc<Brick>| (hekate_brick::LostBlock { ring, shard, block }, brick.id());
+    let all = (0..16).flat_map(|block| members.iter().map(move |brick| lost(block, brick))).collect();
+    crate::hosting::start::record_lost(served.node.cluster.registry(), &all).unwrap();
+    let ids: Vec<BrickId> = members.iter().map(|brick| brick.id()).collect();
+    drop(members);
+    let served = served.restart();
+    for id in ids {
+        let brick = served.node.bricks.get(&id).unwrap();
+        assert_eq!(brick.read_shard(ring, shard, 0, 1 << 20).unwrap(), bytes, "on brick {id:?}");
+    }
+}
