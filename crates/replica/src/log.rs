@@ -9,6 +9,7 @@ pub(crate) mod retention;
 pub(crate) mod room;
 pub(crate) mod settle;
 pub(crate) mod sync_rounds;
+pub(crate) mod without_bytes;
 
 use crate::log::settle::Then;
 use crate::log::sync_rounds::Round;

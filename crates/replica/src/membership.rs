@@ -1,6 +1,7 @@
 //! The address of a replica, and its view.
 
 use crate::context::Out;
+use crate::log::without_bytes::WithoutBytes;
 use crate::message::{Address, BlockAt, Envelope, Message};
 use hekate_brick::Brick;
 use hekate_proto::map::View;
@@ -18,6 +19,8 @@ pub(crate) struct Membership {
     pub life: Incarnation,
     /// Blocks that this brick lost in a power cut. Empty once the members have reconciled them.
     pub lost: Vec<BlockAt>,
+    /// Blocks of records that came without their bytes. Empty once the members have reconciled what they lack.
+    pub without_bytes: WithoutBytes,
     /// The replica was no member of the view before. The records and blocks that it received as a learner must be on
     /// stable storage before this view begins (rule 23 of `docs/fast-lane.md`).
     pub joins: bool,
@@ -56,6 +59,28 @@ impl Membership {
         let mut shards = brick.unsynced_shards();
         shards.retain(|shard| shard.position().partition(self.count) == self.own.partition);
         shards
+    }
+
+    /// Blocks that this brick lost in a power cut, and those that came without their bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the brick, except damage.
+    pub fn lacking(&self, brick: &Brick) -> Result<Vec<BlockAt>> {
+        let came_without = self.without_bytes.lacking(brick, self.ring)?;
+        let came_without = came_without.into_iter().map(|(shard, block)| BlockAt { shard, block });
+        Ok(self.lost.iter().copied().chain(came_without).collect())
+    }
+
+    /// True if this brick may lack a block of the shard although it has the shard's last record.
+    pub fn may_lack(&self, shard: ShardId) -> bool {
+        self.without_bytes.has_shard(shard) || self.lost.iter().any(|block| block.shard == shard)
+    }
+
+    /// The members have reconciled the blocks that they lacked.
+    pub fn reconciled(&mut self) {
+        self.lost.clear();
+        self.without_bytes = WithoutBytes::default();
     }
 
     /// True unless the view names another incarnation of this brick: a brick that lost its memory is no member (rule 17

@@ -14,6 +14,7 @@ use crate::heal::Healing;
 use crate::heal::proof::Proof;
 use crate::leader::Leader;
 use crate::log::follower::Follower;
+use crate::log::without_bytes::WithoutBytes;
 use crate::membership::Membership;
 use crate::message::{Address, BlockAt, Envelope, Message};
 use crate::ops::step::{Ask, Commit};
@@ -107,7 +108,8 @@ impl Partition {
         let view = around.views.get(own.partition.0 as usize);
         let view = view.ok_or_else(|| Error::bug(format!("partition {} of ring {ring} has no view", own.partition)))?;
         let (life, joins) = (around.brick.incarnation(), !view.opened);
-        let at = Membership { ring, own, count, view: view.clone(), life, lost, joins };
+        let without_bytes = WithoutBytes::default();
+        let at = Membership { ring, own, count, view: view.clone(), life, lost, without_bytes, joins };
         let role = match at.leads() {
             true => Role::Leader(Box::new(Leader::new(&at, around.brick)?)),
             false => Role::Follower(Box::new(Follower::new(&at, around.brick)?)),
@@ -173,10 +175,11 @@ impl Partition {
         Some(anew)
     }
 
-    /// Takes over what outlives a role: the last ticket, since the host may still run sync jobs, and whether a sync is
-    /// due.
+    /// Takes over what outlives a role: the last ticket, since the host may still run sync jobs, whether a sync is due,
+    /// and which blocks came without their bytes.
     fn take_over(&mut self, before: &Self) {
         self.at.joins &= before.at.joins || !before.at.view.has_member(self.at.own.brick);
+        self.at.without_bytes = before.at.without_bytes.clone();
         let tickets = match &before.role {
             Role::Leader(leader) => leader.log.tickets(),
             Role::Follower(follower) => follower.tickets,

@@ -161,9 +161,7 @@ impl Learning {
         let theirs = their_shards.iter().filter(|held| in_portion(&held.shard));
         let theirs: BTreeMap<ShardId, ShardRecord> =
             theirs.filter_map(|held| Some((held.shard, held.record?))).collect();
-        let is_uncertain = |shard: &ShardId| {
-            Key::shard(at.ring, *shard) < now.live || at.lost.iter().any(|block| block.shard == *shard)
-        };
+        let is_uncertain = |shard: &ShardId| Key::shard(at.ring, *shard) < now.live || at.may_lack(*shard);
         let mut shards: Vec<ShardId> = own_shards.keys().chain(theirs.keys()).copied().collect();
         shards.sort_unstable();
         shards.dedup();

@@ -239,7 +239,7 @@ impl Follower {
             return Err(Error::bug(format!("brick {} is a member before it has healed", cx.at.own.brick.text())));
         }
         let position = cx.around.brick.position(cx.at.ring, cx.at.own.partition);
-        let (room, lost, heal) = (self.room(cx.around), cx.at.lost.clone(), self.learning.record.clone());
+        let (room, lost, heal) = (self.room(cx.around), cx.at.lacking(cx.around.brick)?, self.learning.record.clone());
         let (epoch, sequence, lists) = (position.epoch, position.sequence, self.fast.listed());
         let message = Message::Position { epoch, sequence, room, lost, heal, lists };
         cx.send_member(cx.at.view.leader, message);
@@ -287,6 +287,9 @@ impl Follower {
             let taken = takes_now && append_taken(brick, cx.at.ring, &arrived.entry, &arrived.fresh, copied)?;
             if taken {
                 self.fast.took(&arrived.entry.record)?;
+                // A leader feeds learners once it serves. By then it lacks only bytes that later records overwrite.
+                let is_levelled = copied && cx.at.view.has_member(cx.at.own.brick);
+                cx.at.without_bytes.took(&arrived.entry.record, &arrived.fresh, is_levelled);
             }
             return Ok(taken);
         }
@@ -374,7 +377,7 @@ impl Follower {
 
     fn settle(&mut self, at: &mut Membership) {
         if self.settled.is_some_and(|sequence| sequence <= self.last) {
-            at.lost.clear();
+            at.reconciled();
         }
     }
 

@@ -270,3 +270,74 @@ fn members_have_agreed_on_a_lost_block_once_all_have_it() {
     led.hear(2, Message::Held { sequence, room: MUCH_ROOM });
     assert!(led.leader.has_settled_lost());
 }
+
+/// A replica of brick 0 in a view that brick 1 leads. It has the shard of one block at home.
+fn following() -> Led {
+    let mut led = Led::having_lost(Vec::new());
+    let members = [0, 1].map(|brick| Member { brick: BrickId(brick), incarnation: Incarnation(1) });
+    led.views = vec![View::new(Epoch(1), BrickId(1), members.to_vec())];
+    let around = Around { brick: &led.brick, views: &led.views, now: Time(0), elapsed: std::time::Duration::ZERO };
+    let own = Address { partition: NUMBER, brick: BrickId(0) };
+    led.leader = Partition::new(RING, own, &around, Vec::new()).unwrap();
+    led
+}
+
+/// What a record says of a write of the shard's second block.
+fn second_block(count: u64, of: u8) -> (ShardRecord, BlockRun) {
+    let stamp = Stamp { count, session: SessionId(1), op: OpId(1) };
+    let record = ShardRecord { stamp, length: 2 * BLOCK_BYTES as u32, home_blocks: 2, reserved_blocks: 0 };
+    (record, BlockRun { first: 1, checksums: vec![block_checksum(SHARD, 1, &block(of))] })
+}
+
+impl Led {
+    /// Brick 1 sends a record of its journal, and has no bytes of fresh blocks.
+    fn is_sent(&mut self, sequence: u64, change: Change) {
+        let (epoch, sequence, session, op_id) = (Epoch(1), Sequence(sequence), SessionId(1), OpId(1));
+        let record = Record { ring: RING, partition: NUMBER, epoch, sequence, session, op_id, changes: vec![change] };
+        self.handle(Self::said(1, Message::Append { entry: LogEntry::new(record), fresh: Vec::new(), copied: true }));
+    }
+
+    /// Brick 1 dies, and this replica goes on alone.
+    fn goes_on_alone(&mut self) {
+        let member = Member { brick: BrickId(0), incarnation: Incarnation(1) };
+        self.views = vec![View { opened: false, ..View::new(Epoch(2), BrickId(0), vec![member]) }];
+        self.tell(Event::View);
+        self.views[0].opened = true;
+        self.tell(Event::View);
+        (0..5).for_each(|_| drop(self.tell(Event::Tick)));
+    }
+
+    fn second(&self) -> Result<Option<Bytes>> {
+        self.brick.read_block(RING, SHARD, 1)
+    }
+}
+
+/// The leader lost the block in a power cut, and the member lost the record. Otherwise reads of it fail as if its bytes
+/// were damaged, and a repeated write counts as done by its slot.
+#[test]
+fn a_block_whose_record_came_without_its_bytes_is_reconciled_by_the_next_leader() {
+    let mut led = following();
+    let (record, run) = second_block(2, 8);
+    led.is_sent(2, Change::FreshBlocks { shard: SHARD, record, run });
+    assert!(matches!(led.second(), Err(Error::Damaged { .. })), "{:?}", led.second());
+    let lost = |sent: Envelope| matches!(sent.message, Message::Position { lost, .. } if lost.len() == 1);
+    assert!(led.handle(Led::said(1, Message::Ask { term: 1 })).into_iter().any(lost), "the leader is told");
+    led.goes_on_alone();
+    assert_eq!((led.second(), led.content()), (Ok(Some(block(0))), 9));
+}
+
+/// A block is sent without its bytes also if a later record overwrites it. Damage of the latter's bytes stays damage.
+#[test]
+fn what_a_later_record_wrote_is_not_lost() {
+    let mut led = following();
+    let (record, run) = second_block(2, 8);
+    led.is_sent(2, Change::FreshBlocks { shard: SHARD, record, run });
+    let (record, run) = second_block(3, 5);
+    led.is_sent(3, Change::WriteBlocks { shard: SHARD, record, run, bytes: block(5) });
+    assert_eq!(led.second(), Ok(Some(block(5))));
+    led.brick.checkpoint().unwrap();
+    let file = led.storage.open(&hekate_brick::data_file_path(SHARD), false).unwrap();
+    file.write_at(&[&[7; 100]], BLOCK_BYTES as u64).unwrap();
+    led.goes_on_alone();
+    assert!(matches!(led.second(), Err(Error::Damaged { .. })), "{:?}", led.second());
+}

@@ -86,7 +86,8 @@ impl Leader {
         self.locking.begin_view(cx.at.view.epoch)?;
         // A member may have lost what it held in the last view.
         self.log.restart();
-        self.start.lost_on = cx.at.lost.iter().map(|block| (*block, BTreeSet::from([cx.at.own.brick]))).collect();
+        self.start.lost_on.clear();
+        self.lost_by(cx.at.own.brick, &cx.at.lacking(cx.around.brick)?);
         self.members = cx.at.others().map(|brick| (brick, Member::default())).collect();
         self.healing.restart(cx.at.learners());
         self.start.may_open = false;
@@ -157,6 +158,7 @@ impl Leader {
                         (cx.out.wants_room, self.start.phase) = (true, Phase::Asking);
                         return Ok(());
                     }
+                    cx.at.without_bytes.took(&entry.record, &fresh, true);
                     self.log.set_last(entry.record.sequence);
                 }
                 Ok(())
@@ -354,7 +356,7 @@ impl Leader {
         }
         self.end_comparison(cx)?;
         if matches!(&self.start.phase, Phase::Settling { blocks } if blocks.is_empty()) && self.is_settled() {
-            cx.at.lost.clear();
+            cx.at.reconciled();
             for brick in self.members.keys() {
                 cx.send_member(*brick, Message::Settled { sequence: self.log.last() });
             }
