@@ -49,6 +49,24 @@ def test_pages_that_are_pledged_are_read_without_a_request(store):
         os.close(handle)
 
 
+def test_the_first_read_of_a_file_brings_its_pages_and_moves_its_time_of_access(store):
+    mounts = two_mounts(store)
+    content = {name: os.urandom(100_000) for name in "abcdefgh"}
+    for name, data in content.items():
+        write(f"{mounts[0]}/{name}", data)
+    time.sleep(CALM_S)
+    os.listdir(mounts[1])
+    for name, data in content.items():
+        changed = os.stat(f"{mounts[1]}/{name}").st_mtime_ns
+        equal(read(f"{mounts[1]}/{name}"), data, "content")
+        for mount in mounts:
+            assert os.stat(f"{mount}/{name}").st_atime_ns > changed, f"{name} was read"
+    before = reads(store)
+    for name, data in content.items():
+        equal(read(f"{mounts[1]}/{name}"), data, "content")
+    assert reads(store) - before <= 2, "what was read first is in no page"
+
+
 class Model:
     """A file, and what it contains. Changes and looks are made by both mounts."""
 

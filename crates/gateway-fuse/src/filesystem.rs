@@ -303,7 +303,7 @@ impl Filesystem {
             Body::Flush { handle, owner } => self.flush(caller, handle, owner),
             Body::GetLk { lk } => self.test_lock(caller, &lk),
             Body::SetLk { lk, .. } => self.lock(caller, &lk),
-            Body::Read { offset, size, flags } => self.read(caller, offset, size, flags),
+            Body::Read { handle, offset, size, flags } => self.read(caller, handle, offset, size, flags),
             Body::Write { offset, write_flags, flags, data } => self.write(caller, offset, write_flags, flags, data),
             Body::Fsync { handle } | Body::FsyncDir { handle } => self.fsync(caller, handle),
             Body::OpenDir => self.opendir(caller),

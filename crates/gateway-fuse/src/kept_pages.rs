@@ -10,6 +10,7 @@
 //! Invariant: while a file is in the table, each READ of it is noted before its reply. The pages that the kernel has are
 //! then those of one number (`Pledges::content_number`), or the file is marked.
 
+use crate::passed_names::TAKEN_WITHIN;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -76,13 +77,33 @@ struct Kept {
     told: Option<(u64, Instant)>,
     /// Open files that read through pages.
     handles: u32,
-    /// When the kernel last asked for attributes before it reads, and was given some that it may use again.
-    asked: Option<Instant>,
+    /// The last question of the kernel for attributes before it reads.
+    asked: Option<Asked>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    at: Instant,
+    /// `None`: several asked within [`TAKEN_WITHIN`].
+    by: Option<Reader>,
+}
+
+/// A thread that reads an open file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reader {
+    /// 0 if it cannot be seen from this pid namespace.
+    pub thread: u32,
+    pub handle: u64,
 }
 
 impl Kept {
     fn is_marked(&self) -> bool {
         self.marks != self.dropped
+    }
+
+    /// True if the kernel has no page.
+    fn has_none(&self) -> bool {
+        self.number == 0 && !self.is_marked()
     }
 
     /// True if all pages are those of this number.
@@ -160,7 +181,7 @@ impl KeptPages {
 
     /// True if the file is open through the page cache, and the kernel has no page of it: it reads nothing without a READ.
     pub(crate) fn has_none(&self, node: u64) -> bool {
-        self.part(node).lock().kept.get(&node).is_some_and(|kept| kept.number == 0 && !kept.is_marked())
+        self.part(node).lock().kept.get(&node).is_some_and(Kept::has_none)
     }
 
     /// True if somebody has the file open through the page cache.
@@ -168,17 +189,30 @@ impl KeptPages {
         self.part(node).lock().kept.get(&node).is_some_and(|kept| kept.handles > 0)
     }
 
-    /// The kernel has asked before it reads, and is about to be given attributes that it may use again.
-    pub(crate) fn note_asked(&self, node: u64) {
+    /// The kernel has asked before somebody reads, and is about to be given attributes.
+    pub(crate) fn note_asked(&self, node: u64, reader: Reader) {
         if let Some(kept) = self.part(node).lock().kept.get_mut(&node) {
-            kept.asked = Some(Instant::now());
+            let recent = kept.asked.filter(|asked| asked.at.elapsed() < TAKEN_WITHIN);
+            let is_alone = recent.is_none_or(|asked| asked.by == Some(reader));
+            kept.asked = Some(Asked { at: Instant::now(), by: (is_alone && reader.thread != 0).then_some(reader) });
         }
     }
 
-    /// How long ago that was, if the file is open through the page cache.
+    /// A READ has come. If it is for the first page it was sent after the reader had taken the attributes for which it
+    /// asked; later ones may be from before it asked again, since the kernel reads ahead.
+    pub(crate) fn note_taken(&self, node: u64, reader: Reader) {
+        if let Some(kept) = self.part(node).lock().kept.get_mut(&node)
+            && kept.has_none()
+            && kept.asked.is_some_and(|asked| asked.by == Some(reader))
+        {
+            kept.asked = None;
+        }
+    }
+
+    /// How long ago the kernel asked for what it may not have taken yet, if the file is open through the page cache.
     pub(crate) fn asked_ago(&self, node: u64) -> Option<Duration> {
         let part = self.part(node).lock();
-        part.kept.get(&node).filter(|kept| kept.handles > 0)?.asked.map(|at| at.elapsed())
+        part.kept.get(&node).filter(|kept| kept.handles > 0)?.asked.map(|asked| asked.at.elapsed())
     }
 
     /// The bytes of a file change by this mount.
@@ -274,6 +308,31 @@ mod tests {
         assert!(!pages.opened(2, None));
         assert!(!pages.is_whole(2, || None), "another open file may have read old pages");
         assert!(!pages.note_read(3, 0), "nobody reads it through pages");
+    }
+
+    #[test]
+    fn whoever_reads_the_first_page_has_taken_what_it_asked_for() {
+        let pages = KeptPages::default();
+        let [one, other] = [7, 8].map(|thread| Reader { thread, handle: 3 });
+        pages.opened(1, Some(5));
+        assert_eq!(pages.asked_ago(1), None);
+        pages.note_asked(1, one);
+        for reader in [other, Reader { handle: 4, ..one }] {
+            pages.note_taken(1, reader);
+            assert!(pages.asked_ago(1).is_some(), "{reader:?} is another one");
+        }
+        pages.note_asked(1, one);
+        pages.note_taken(1, one);
+        assert_eq!(pages.asked_ago(1), None);
+        pages.note_asked(1, one);
+        pages.note_asked(1, other);
+        [one, other].iter().for_each(|reader| pages.note_taken(1, *reader));
+        assert!(pages.asked_ago(1).is_some(), "the first of them may have taken nothing yet");
+        pages.opened(2, Some(5));
+        pages.note_asked(2, one);
+        pages.note_read(2, 5);
+        pages.note_taken(2, one);
+        assert!(pages.asked_ago(2).is_some(), "the kernel may have read ahead before it asked");
     }
 
     #[test]

@@ -99,6 +99,7 @@ pub enum Body {
         create: CreateIn,
     },
     Read {
+        handle: u64,
         offset: u64,
         size: u32,
         flags: u32,
@@ -277,7 +278,7 @@ fn data_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
     }
     let ReadIn { handle, offset, size, flags, .. } = input.fixed()?;
     Ok(match opcode {
-        Opcode::Read => Body::Read { offset, size, flags },
+        Opcode::Read => Body::Read { handle, offset, size, flags },
         _ => Body::ReadDir { handle, offset, size, flags, plus: opcode == Opcode::ReadDirPlus },
     })
 }

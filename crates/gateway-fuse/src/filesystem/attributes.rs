@@ -4,6 +4,7 @@ use super::locks::{is_kept_handle, is_quiet_handle};
 use super::{Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, attr_reply, bytes_of, join, joined, sized};
+use crate::kept_pages::Reader;
 use bytes::Bytes;
 use hekate_client::SetXattr;
 use hekate_proto::{AttrChanges, Error, InodeId, NodeKind, SetTime, VolumeSpace};
@@ -42,7 +43,7 @@ impl Filesystem {
             attr
         };
         match handle {
-            Some(_) => self.attributes_before_pages(&attr),
+            Some(handle) => self.attributes_before_pages(&attr, Reader { thread: caller.thread, handle }),
             None => self.attributes(&attr),
         }
     }

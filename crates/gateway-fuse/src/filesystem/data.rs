@@ -4,6 +4,7 @@ use super::locks::is_kept_handle;
 use super::{APPEND_LOCKS, Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
+use crate::kept_pages::Reader;
 use bytes::Bytes;
 use hekate_client::Context;
 use hekate_proto::{InodeId, Result};
@@ -62,8 +63,9 @@ impl Filesystem {
         Ok(Bytes::new())
     }
 
-    pub(super) fn read(&self, caller: &Caller, offset: u64, size: u32, flags: u32) -> Outcome {
+    pub(super) fn read(&self, caller: &Caller, handle: u64, offset: u64, size: u32, flags: u32) -> Outcome {
         let (node, quietly) = (caller.inode.number(), is_quiet(flags));
+        self.pages.note_taken(node, Reader { thread: caller.thread, handle });
         let (bytes, number) = self.volume.read_numbered(&caller.context, caller.inode, offset, size, quietly)?;
         if self.pages.note_read(node, number) {
             self.forget_passed(node);

@@ -4,6 +4,7 @@ use super::Filesystem;
 use super::data::{is_durable, is_quiet};
 use crate::abi::*;
 use crate::encode::{Outcome, attr_reply};
+use crate::kept_pages::Reader;
 use hekate_proto::{Attr, NodeKind, Time};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
@@ -62,9 +63,9 @@ impl Filesystem {
     }
 
     /// The answer to the kernel's question before it reads from pages of the file: it has it drop those that are old.
-    pub(super) fn attributes_before_pages(&self, attr: &Attr) -> Outcome {
+    pub(super) fn attributes_before_pages(&self, attr: &Attr, reader: Reader) -> Outcome {
         if !self.pages.must_drop(attr.id.number(), || self.content_number(attr)) {
-            self.pages.note_asked(attr.id.number());
+            self.pages.note_asked(attr.id.number(), reader);
             return self.attributes(attr);
         }
         self.nodes.note_attr(attr);
