@@ -28,11 +28,13 @@ pub enum Change {
     },
 }
 
-/// Entries of zeros, and segments with freed blocks, in one append.
-const RANGES_MAX: usize = 80;
-/// If more than two usual appends wait, so many of them are one: it is too large for the fast lane, and takes two round
-/// trips instead of one for each. At most 75 blocks with as many that they free are below [`RANGES_MAX`].
-const LARGE: u32 = 5;
+/// Entries of blocks and of zeros in one append. With [`FREED_MAX`] they fit into its header.
+const RANGES_MAX: usize = 160;
+/// Segments with freed blocks in one append.
+const FREED_MAX: usize = 80;
+/// If more than a usual append waits, up to so many of them are one: it is too large for the fast lane, and takes two
+/// round trips instead of one for each.
+const LARGE: u32 = 10;
 /// Blocks of a shard of a file.
 pub(super) const SHARD_BLOCKS: u32 = (SHARD_BYTES / BLOCK_BYTES) as u32;
 
@@ -163,7 +165,7 @@ impl Core {
             self.begin_segment(log)?;
         }
         let usual = self.settings.append_blocks;
-        let most = if items.len() > 2 * usual as usize { LARGE * usual } else { usual };
+        let most = if items.len() > usual as usize { LARGE * usual } else { usual };
         let room = room_of(log.position.block, log.segment_blocks, most);
         let gathered = self.gather(log, items, room)?;
         if gathered.entries.is_empty() {
@@ -357,7 +359,7 @@ impl Core {
 
 impl Gathered {
     fn is_full(&self, room: u32) -> bool {
-        self.data.len() >= room as usize || self.entries.len() >= RANGES_MAX || self.freed.len() >= RANGES_MAX
+        self.data.len() >= room as usize || self.entries.len() >= RANGES_MAX || self.freed.len() >= FREED_MAX
     }
 
     /// True if any of these blocks becomes zeros.
