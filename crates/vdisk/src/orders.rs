@@ -4,7 +4,7 @@
 //! An order is a file in `orders`; the owner takes it by removing it, and puts the answer beside it.
 
 use crate::catalogue::{Catalogue, ORDERS};
-use crate::disk::{Disk, Settings};
+use crate::disk::{Disk, Holder, Settings};
 use crate::format::Record;
 use crate::layer::absent_is_fine;
 use crate::scrub::{Scrubbed, Throttle, scrub};
@@ -73,16 +73,29 @@ pub fn carry_out(catalogue: &Catalogue, disk: &Disk, order: &Order) -> Result<Sc
 /// # Errors
 /// Those of the order; `Unavailable`, which names the owner, if it does not answer.
 pub fn order(catalogue: &Catalogue, name: &str, who: &str, order: &Order) -> Result<Scrubbed> {
-    let info = catalogue.info(name)?;
-    let Some(holder) = info.holder else {
-        let settings = Settings { background: false, ..Settings::default() };
-        let disk = Disk::open(catalogue, name, who, settings)?;
-        let done = carry_out(catalogue, &disk, order);
-        let closed = disk.close();
-        return done.and_then(|done| closed.map(|()| done));
-    };
+    loop {
+        let Some(holder) = catalogue.info(name)?.holder else {
+            let settings = Settings { background: false, ..Settings::default() };
+            let disk = match Disk::open(catalogue, name, who, settings) {
+                // Another process has opened it meanwhile.
+                Err(Error::Unavailable { .. }) if catalogue.info(name)?.holder.is_some() => continue,
+                opened => opened?,
+            };
+            let done = carry_out(catalogue, &disk, order);
+            let closed = disk.close();
+            return done.and_then(|done| closed.map(|()| done));
+        };
+        if let Some(done) = order_by(catalogue, name, &holder, order)? {
+            return Ok(done);
+        }
+    }
+}
+
+/// Has the owner carry out an order. `None`: it has closed the vDisk, and did not take the order before.
+fn order_by(catalogue: &Catalogue, name: &str, holder: &Holder, order: &Order) -> Result<Option<Scrubbed>> {
     let store = &**catalogue.store();
-    let orders = store.find(catalogue.disk(name)?.0, ORDERS)?;
+    let (directory, _) = catalogue.disk(name)?;
+    let orders = store.find(directory, ORDERS)?;
     let id = format!("{:016x}", store.random()?);
     store.put(orders, &id, order.seal(), Condition::Absent)?;
     let begun = hekate_threads::now();
@@ -93,7 +106,7 @@ pub fn order(catalogue: &Catalogue, name: &str, who: &str, order: &Order) -> Res
                 let answer = Answer::unseal(&found?)?;
                 absent_is_fine(store.remove(orders, &format!("{id}{ANSWER}")))?;
                 let Answer { error, moved, merged, removed } = answer;
-                return error.map_or(Ok(Scrubbed { moved, merged, removed }), Err);
+                return error.map_or(Ok(Some(Scrubbed { moved, merged, removed })), Err);
             }
         }
         if hekate_threads::elapsed(begun) > PATIENCE && store.find(orders, &id).is_ok() {
@@ -107,13 +120,15 @@ pub fn order(catalogue: &Catalogue, name: &str, who: &str, order: &Order) -> Res
                 return Err(Error::Unavailable { what });
             }
         }
-        if store.holder(store.find(catalogue.disk(name)?.0, crate::catalogue::OWNER)?)?.is_none()
+        if store.holder(store.find(directory, crate::catalogue::OWNER)?)?.is_none()
             && store.find(orders, &format!("{id}{ANSWER}")).is_err()
         {
-            absent_is_fine(store.remove(orders, &id))?;
-            return Err(Error::Unavailable {
-                what: format!("{} has closed vDisk {name} meanwhile; try again", holder.who),
-            });
+            return match store.remove(orders, &id) {
+                Err(Error::NotFound) => Err(Error::Unavailable {
+                    what: format!("{} has closed vDisk {name} and left the order; see: hekate vdisk show", holder.who),
+                }),
+                removed => removed.map(|()| None),
+            };
         }
         hekate_threads::sleep(PAUSE);
     }

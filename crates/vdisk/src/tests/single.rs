@@ -155,6 +155,27 @@ fn orders_reach_the_owner_and_are_carried_out_here_without_one() {
     assert_eq!(catalogue.info("d").unwrap().record.size, 8 * MIB);
 }
 
+#[test]
+fn an_order_that_the_owner_closed_before_taking_is_carried_out_here() {
+    use crate::orders::{Order, order};
+    let memory = Memory::default();
+    let (catalogue, disk) = made(&memory, 4 * MIB);
+    let (others, answer) = (super::catalogue(&memory, 5), Arc::new(Mutex::new(None)));
+    let got = answer.clone();
+    let snapshot = Order::Snapshot { name: "s".into(), labels: Vec::new() };
+    let give = move || *got.lock() = Some(order(&others, "d", "other", &snapshot));
+    let giver = spawn_joined("giver", give).unwrap();
+    let store = catalogue.store();
+    let orders = store.find(disk.directory(), crate::catalogue::ORDERS).unwrap();
+    while store.list(orders).unwrap().is_empty() {
+        hekate_threads::sleep(std::time::Duration::from_millis(5));
+    }
+    disk.close().unwrap();
+    giver.join();
+    assert_eq!(*answer.lock(), Some(Ok(Default::default())));
+    assert_eq!(catalogue.snapshots("d").unwrap().len(), 1);
+}
+
 /// The owner before is alive, and goes on with whatever it was doing.
 #[test]
 fn whoever_lost_a_vdisk_changes_no_byte_of_it_and_flushes_nothing() {
