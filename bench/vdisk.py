@@ -269,8 +269,8 @@ def timed(*line):
     return round(time.time() - begun, 3)
 
 
-def opened(what, out, **more):
-    """Opens a vDisk in a process of its own, and reads its whole map."""
+def opened(what, out, walks=True, **more):
+    """Opens a vDisk in a process of its own, and reads its whole map if `walks`."""
     served = Served(PROGRAM, "--state", STATE, "nbd", "serve", "pv", "--socket", SOCKET)
     try:
         uri = f"nbd+unix:///m?socket={SOCKET}"
@@ -278,7 +278,7 @@ def opened(what, out, **more):
         opening = timed("nbdinfo", "--size", uri)
         after = memory(served.process, "VmHWM")
         again = timed("nbdinfo", "--size", uri)
-        walk = timed("nbdinfo", "--map", "--totals", uri)
+        walk = timed("nbdinfo", "--map", "--totals", uri) if walks else None
         grown = memory(served.process, "VmHWM")
     finally:
         served.stop()
@@ -300,7 +300,7 @@ def maps(arguments):
             for left, words in (("closed", ["0"]), ("killed", [log]), ("killed in a checkpoint", [log, "writing"])):
                 hekate("vdisk", "create", "pv", "m", f"{gib}G")
                 making = timed(make, f"{STATE}/server.sock", "pv", "m", str(blocks), *words)
-                opened(f"{gib} GiB, {left}", out, appends=int(words[0]), making_s=making)
+                opened(f"{gib} GiB, {left}", out, walks=left == "closed", appends=int(words[0]), making_s=making)
                 hekate("vdisk", "delete", "pv", "m", "--yes")
         finally:
             system("hekate", "down", "r2-two")
