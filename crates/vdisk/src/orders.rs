@@ -121,11 +121,14 @@ fn order_by(catalogue: &Catalogue, name: &str, holder: &Holder, order: &Order) -
             }
         }
         if store.holder(store.find(directory, crate::catalogue::OWNER)?)?.is_none()
-            && store.find(orders, &format!("{id}{ANSWER}")).is_err()
+            && matches!(store.find(orders, &format!("{id}{ANSWER}")), Err(Error::NotFound))
         {
             return match store.remove(orders, &id) {
                 Err(Error::NotFound) => Err(Error::Unavailable {
-                    what: format!("{} has closed vDisk {name} and left the order; see: hekate vdisk show", holder.who),
+                    what: format!(
+                        "{} took the order and has closed vDisk {name} without an answer; see: hekate vdisk show",
+                        holder.who
+                    ),
                 }),
                 removed => removed.map(|()| None),
             };

@@ -2,7 +2,7 @@
 
 use super::blocks::{Cut, Item};
 use super::{Core, Disk, Log};
-use crate::format::append::{Entry, Header, checksum};
+use crate::format::append::{ENTRIES_MAX, Entry, Header, checksum};
 use crate::format::{BLOCK_BYTES, PAGE_ENTRIES};
 use crate::layer::Stack;
 use crate::map::Place;
@@ -28,10 +28,11 @@ pub enum Change {
     },
 }
 
-/// Entries of blocks and of zeros in one append. With [`FREED_MAX`] they fit into its header.
+/// Entries of blocks and of zeros in one append.
 const RANGES_MAX: usize = 160;
 /// Segments with freed blocks in one append.
 const FREED_MAX: usize = 80;
+const _: () = assert!(RANGES_MAX + FREED_MAX <= ENTRIES_MAX, "all entries of an append fit into its header");
 /// If more than a usual append waits, up to so many of them are one: it is too large for the fast lane, and takes two
 /// round trips instead of one for each.
 const LARGE: u32 = 10;
@@ -274,7 +275,7 @@ impl Core {
             let stops = (from..to).zip(&places).find(|(_, place)| {
                 let segment = place.segment_at(depth);
                 let is_one_more = segment.is_some_and(|segment| !gathered.freed.contains_key(&segment));
-                if is_one_more && gathered.freed.len() >= RANGES_MAX {
+                if is_one_more && gathered.freed.len() >= FREED_MAX {
                     return true;
                 }
                 has_data |= place.segment_and_block().is_some();

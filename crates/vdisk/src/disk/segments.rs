@@ -16,9 +16,8 @@ const SHORT_APPEND: u32 = 8;
 /// A segment's number and its file.
 type Segment = (u32, Arc<OpenFile>);
 
-/// A segment that a thread makes, to be the next one of the layer at this depth.
+/// A segment that a thread makes, to be the next one of the layer that is written.
 pub(super) struct Spare {
-    depth: u64,
     made: Arc<Mutex<Option<Segment>>>,
     thread: JoinHandle,
 }
@@ -26,13 +25,13 @@ pub(super) struct Spare {
 impl Core {
     /// Goes on in the next segment.
     pub(super) fn begin_segment(&self, log: &mut Log) -> Result<()> {
-        let spare = log.spare.take().filter(|spare| spare.depth == self.stack().head_depth()).and_then(|spare| {
+        let spare = log.spare.take().and_then(|spare| {
             spare.thread.join();
             spare.made.lock().take()
         });
         let (number, file) = match spare {
             Some(spare) => spare,
-            None => self.make_segment(log.next_segment, log.segment_blocks, !self.settings.background)?,
+            None => self.make_segment(log.next_segment, log.segment_blocks, false)?,
         };
         log.next_segment = number + 1;
         log.segment = Some(file);
@@ -40,8 +39,9 @@ impl Core {
         Ok(())
     }
 
-    /// Makes a segment's file with its space, and `filled` where that makes overwrites of appends. Its number is the
-    /// first from `number` on that no file has: what an earlier opening has made may still be written by it.
+    /// Makes a segment's file with its space: by written zeros if it is to be `filled`, and that makes overwrites faster.
+    /// Its number is the first from `number` on that no file has: what an earlier opening has made may still be written
+    /// by it.
     fn make_segment(&self, number: u32, blocks: u32, filled: bool) -> Result<Segment> {
         let stack = self.stack();
         let mut number = number;
@@ -70,9 +70,12 @@ impl Core {
         let is_short = log.position.block / log.segment_appends.max(1) <= SHORT_APPEND;
         let made = Arc::new(Mutex::new(None));
         let slot = made.clone();
-        let make = move || *slot.lock() = core.make_segment(number, blocks, is_short).ok();
+        let make = move || match core.make_segment(number, blocks, is_short) {
+            Ok(made) => *slot.lock() = Some(made),
+            Err(error) => log::warn!("vDisk {}: the next segment was not made ready: {error}", core.name),
+        };
         match spawn_joined("vdisk-segment", make) {
-            Ok(thread) => log.spare = Some(Spare { depth: self.stack().head_depth(), made, thread }),
+            Ok(thread) => log.spare = Some(Spare { made, thread }),
             Err(error) => log::warn!("no thread makes the next segment ready: {error}"),
         }
     }

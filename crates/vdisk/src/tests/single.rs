@@ -440,6 +440,26 @@ fn blocks_in_more_segments_than_an_append_has_entries_become_zeros() {
     assert_eq!((disk.read(0, 8192).unwrap(), disk.fill().0), ([[1; 4096], [0; 4096]].concat().into(), 1));
 }
 
+/// An append has many blocks of data, and after them zeros that free blocks of many segments.
+#[test]
+fn data_and_zeros_over_many_segments_fit_into_appends() {
+    let memory = Memory::default();
+    let catalogue = super::catalogue(&memory, 7).with_segments(200);
+    catalogue.create("d", 8 * MIB, Durability::Replicated, Vec::new()).unwrap();
+    // Each opening begins a segment.
+    (0..150).for_each(|block| {
+        let disk = Disk::open(&catalogue, "d", "test", SMALL).unwrap();
+        disk.write(block * 4096, bytes(1, 4096), false).unwrap();
+        disk.close().unwrap();
+    });
+    let large = Settings { append_blocks: 15, ..SMALL };
+    let disk = Disk::open(&catalogue, "d", "test", large).unwrap();
+    let data = crate::Change::Write { offset: 4 * MIB, data: bytes(2, 140 * 4096) };
+    disk.change(&[data, crate::Change::Zero { offset: 0, length: 150 * 4096 }], false).unwrap();
+    assert_eq!(disk.read(0, 150 * 4096).unwrap(), bytes(0, 150 * 4096));
+    assert_eq!(disk.read(4 * MIB, 140 * 4096).unwrap(), bytes(2, 140 * 4096));
+}
+
 #[test]
 fn readers_see_the_same_while_layers_are_made_and_merged() {
     let memory = Memory::default();
