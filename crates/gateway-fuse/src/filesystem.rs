@@ -84,6 +84,8 @@ struct Caller<'a> {
     gid: u32,
     /// 0 if the thread cannot be seen from this pid namespace.
     thread: u32,
+    /// The kernel's number of the request.
+    request: u64,
     context: Context<'a>,
     signals: &'a Signals,
 }
@@ -215,7 +217,7 @@ impl crate::session::Handler for Filesystem {
         let Request { uid, gid, pid: thread, .. } = request;
         let sender = Some(hekate_client::Caller { uid, thread });
         let context = Context { interrupt: Some(&signals.fatal), deadline, caller: sender, ..Context::default() };
-        let caller = Caller { inode, uid, gid, thread, context, signals };
+        let caller = Caller { inode, uid, gid, thread, request: request.unique, context, signals };
         match request.body {
             Body::SetLk { lk, wait: true } => self.lock_later(&caller, &lk, later),
             body => {

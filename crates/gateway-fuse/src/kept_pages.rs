@@ -89,11 +89,19 @@ struct Asked {
 }
 
 /// A thread that reads an open file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader {
     /// 0 if it cannot be seen from this pid namespace.
     pub thread: u32,
     pub handle: u64,
+    /// The kernel's number of its request. They grow.
+    pub request: u64,
+}
+
+impl Reader {
+    fn is_same(&self, other: &Self) -> bool {
+        (self.thread, self.handle) == (other.thread, other.handle)
+    }
 }
 
 impl Kept {
@@ -193,17 +201,20 @@ impl KeptPages {
     pub(crate) fn note_asked(&self, node: u64, reader: Reader) {
         if let Some(kept) = self.part(node).lock().kept.get_mut(&node) {
             let recent = kept.asked.filter(|asked| asked.at.elapsed() < TAKEN_WITHIN);
-            let is_alone = recent.is_none_or(|asked| asked.by == Some(reader));
+            let is_alone = recent.is_none_or(|asked| asked.by.is_some_and(|by| by.is_same(&reader)));
             kept.asked = Some(Asked { at: Instant::now(), by: (is_alone && reader.thread != 0).then_some(reader) });
         }
     }
 
-    /// A READ has come. If it is for the first page it was sent after the reader had taken the attributes for which it
-    /// asked; later ones may be from before it asked again, since the kernel reads ahead.
+    /// A READ has come. If it is for the first page, and has a greater number than the reader's question, the reader has
+    /// taken the attributes. READs ahead (also those of posix_fadvise(2)) may be from before it asked.
     pub(crate) fn note_taken(&self, node: u64, reader: Reader) {
         if let Some(kept) = self.part(node).lock().kept.get_mut(&node)
             && kept.has_none()
-            && kept.asked.is_some_and(|asked| asked.by == Some(reader))
+            && kept
+                .asked
+                .and_then(|asked| asked.by)
+                .is_some_and(|by| by.is_same(&reader) && by.request < reader.request)
         {
             kept.asked = None;
         }
@@ -313,25 +324,26 @@ mod tests {
     #[test]
     fn whoever_reads_the_first_page_has_taken_what_it_asked_for() {
         let pages = KeptPages::default();
-        let [one, other] = [7, 8].map(|thread| Reader { thread, handle: 3 });
+        let [one, other] = [7, 8].map(|thread| Reader { thread, handle: 3, request: 20 });
+        let [reads, other_reads] = [one, other].map(|reader| Reader { request: 22, ..reader });
         pages.opened(1, Some(5));
         assert_eq!(pages.asked_ago(1), None);
         pages.note_asked(1, one);
-        for reader in [other, Reader { handle: 4, ..one }] {
+        for reader in [other_reads, Reader { handle: 4, ..reads }, Reader { request: 18, ..one }] {
             pages.note_taken(1, reader);
             assert!(pages.asked_ago(1).is_some(), "{reader:?} is another one");
         }
         pages.note_asked(1, one);
-        pages.note_taken(1, one);
+        pages.note_taken(1, reads);
         assert_eq!(pages.asked_ago(1), None);
         pages.note_asked(1, one);
         pages.note_asked(1, other);
-        [one, other].iter().for_each(|reader| pages.note_taken(1, *reader));
+        [reads, other_reads].iter().for_each(|reader| pages.note_taken(1, *reader));
         assert!(pages.asked_ago(1).is_some(), "the first of them may have taken nothing yet");
         pages.opened(2, Some(5));
         pages.note_asked(2, one);
         pages.note_read(2, 5);
-        pages.note_taken(2, one);
+        pages.note_taken(2, reads);
         assert!(pages.asked_ago(2).is_some(), "the kernel may have read ahead before it asked");
     }
 

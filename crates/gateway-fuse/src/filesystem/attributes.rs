@@ -28,11 +28,12 @@ impl Filesystem {
             Err(Error::Stale) => self.nodes.with_removed(caller.inode, |gone| gone.attr.clone()).ok_or(Error::Stale)?,
             found => found?,
         };
-        // Pages that the kernel has are read without a READ. If there are none, the READ moves the time of access.
+        // Pages that the kernel has are read without a READ, and so is the end of a file. If there are none, the READ moves
+        // the time of access.
         let moves_access = handle.is_some_and(|handle| {
             is_kept_handle(handle)
                 && !is_quiet_handle(handle)
-                && !self.pages.has_none(caller.inode.number())
+                && !(attr.size > 0 && self.pages.has_none(caller.inode.number()))
                 && self.volume.moves_access(&attr)
         });
         let attr = if moves_access {
@@ -43,7 +44,9 @@ impl Filesystem {
             attr
         };
         match handle {
-            Some(handle) => self.attributes_before_pages(&attr, Reader { thread: caller.thread, handle }),
+            Some(handle) => {
+                self.attributes_before_pages(&attr, Reader { thread: caller.thread, handle, request: caller.request })
+            }
             None => self.attributes(&attr),
         }
     }

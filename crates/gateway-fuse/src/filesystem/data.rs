@@ -65,7 +65,7 @@ impl Filesystem {
 
     pub(super) fn read(&self, caller: &Caller, handle: u64, offset: u64, size: u32, flags: u32) -> Outcome {
         let (node, quietly) = (caller.inode.number(), is_quiet(flags));
-        self.pages.note_taken(node, Reader { thread: caller.thread, handle });
+        self.pages.note_taken(node, Reader { thread: caller.thread, handle, request: caller.request });
         let (bytes, number) = self.volume.read_numbered(&caller.context, caller.inode, offset, size, quietly)?;
         if self.pages.note_read(node, number) {
             self.forget_passed(node);

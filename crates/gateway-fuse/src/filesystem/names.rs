@@ -258,7 +258,7 @@ mod tests {
     fn rename_flags_are_taken_or_refused() {
         let signals = Signals::default();
         let (inode, context) = (InodeId::new(1, 1, 1), Context::default());
-        let caller = Caller { inode, uid: 5, gid: 6, thread: 0, context, signals: &signals };
+        let caller = Caller { inode, uid: 5, gid: 6, thread: 0, request: 1, context, signals: &signals };
         let mode = |flags| rename_mode(&caller, flags);
         assert_eq!(mode(0), Ok(RenameMode::Replace));
         assert_eq!(mode(1), Ok(RenameMode::NoReplace));
