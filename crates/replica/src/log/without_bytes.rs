@@ -3,7 +3,8 @@
 //! A record of fresh blocks has only their checksums. A replica that is sent the record from another one's journal gets
 //! the bytes that this one can still read. The rest were overwritten, and come with a later record, or a power cut took
 //! them from the sender. The receiver lacks the latter as the sender does, and reports them as lost (rule R15): the
-//! sender may be gone before the members have reconciled them.
+//! sender may be gone before the members have reconciled them. The list ends with the process: if the receiver makes a
+//! checkpoint and starts anew before that, it does not know.
 
 use crate::message::Fresh;
 use hekate_brick::Brick;
@@ -22,7 +23,9 @@ impl WithoutBytes {
             match change {
                 Change::FreshBlocks { shard, run, .. } if copied => self.note(*shard, blocks_of(run), fresh),
                 Change::WriteBlocks { shard, run, .. } => self.remove(*shard, blocks_of(run)),
-                Change::PunchBlocks { shard, first, count, .. } => self.remove(*shard, *first..first + count),
+                Change::PunchBlocks { shard, first, count, .. } => {
+                    self.remove(*shard, *first..first.saturating_add(*count))
+                }
                 Change::CutShard { shard, record } => {
                     self.remove(*shard, record.length.div_ceil(BLOCK_BYTES as u32)..u32::MAX);
                 }

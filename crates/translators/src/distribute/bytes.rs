@@ -96,6 +96,8 @@ impl Distribute {
         let attributes = Op::Inode { op: InodeOp::GetAttr { inode } };
         batch.push((home, if touch { Op::Inode { op: InodeOp::Accessed { inode } } } else { attributes.clone() }));
         let behind = context.reads_after.filter(|_| touch);
+        // What was read behind an earlier attempt is too old.
+        behind.into_iter().for_each(|after| after.lock().clear());
         batch.extend(behind.map(|_| (home, attributes)));
         let mut reading = Reading { inode, layout, number: None, behind };
         let mut replies = self.replicate.send_reading(context, batch, Some(&mut reading))?.into_iter();
