@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn appends_end_with_their_shard() {
-        for (segment_blocks, most) in [(4096, 1), (4096, 2), (4096, 15), (20, 3), (3000, 15)] {
+        for (segment_blocks, most) in [(4096, 1), (4096, 2), (4096, 15), (4096, 150), (20, 3), (20, 150), (3000, 15)] {
             let mut block = 0;
             while segment_blocks - block >= 2 {
                 let room = room_of(block, segment_blocks, most);

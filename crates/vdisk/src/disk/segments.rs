@@ -33,6 +33,7 @@ impl Core {
             Some(spare) => spare,
             None => self.make_segment(log.next_segment, log.segment_blocks, false)?,
         };
+        assert!(number >= log.next_segment, "the log goes on in segments of greater numbers");
         log.next_segment = number + 1;
         log.segment = Some(file);
         (log.position.segment, log.position.block, log.segment_appends) = (number, 0, 0);
