@@ -39,7 +39,9 @@ fn send(server: ServerId, requests: &[Request]) -> Result<Batch> {
     Ok(Batch(message))
 }
 
-/// Waits for the answer to a message. `None`: it is lost, the limit is over, or the caller gave up.
+/// Waits for the answer to a message. `None`: it is lost, the limit is over, or the caller gave up. As in `transport`,
+/// `gave_up` is asked after each interval without an answer. It may wait itself, for a map for instance, and the
+/// notification of an answer that comes meanwhile reaches no thread: so the answer is looked for after it.
 pub fn answer(message: MessageNumber, limit: Option<Duration>, gave_up: &dyn Fn() -> bool) -> Option<Answer> {
     let end = limit.map(|limit| hekate_threads::now() + limit);
     loop {
@@ -49,11 +51,14 @@ pub fn answer(message: MessageNumber, limit: Option<Duration>, gave_up: &dyn Fn(
             None => {}
         }
         let left = end.map(|end| end.saturating_duration_since(hekate_threads::now()));
-        if left == Some(Duration::ZERO) || gave_up() || threads::is_dying() {
+        let interval = left.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL);
+        if interval.is_zero()
+            || threads::is_dying()
+            || !threads::wait(Some(threads::key_of(message)), Some(interval)) && gave_up()
+        {
             threads::ask(Action::Forget { message });
             return None;
         }
-        threads::wait(Some(threads::key_of(message)), Some(left.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL)));
     }
 }
 
@@ -163,5 +168,31 @@ impl Servers for SimulatedServers {
 
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulator::threads::{Owner, Suspended, Threads};
+    use hekate_brick::storage::Random;
+
+    const MESSAGE: MessageNumber = 1;
+
+    #[test]
+    fn an_answer_that_comes_while_its_caller_decides_whether_to_give_up_is_taken_at_once() {
+        let (mut all, mut random) = (Threads::new(), Random::new(0));
+        let thread = all.add(Owner::Client(0), || {
+            let gave_up = || {
+                threads::wait(None, Some(POLL_INTERVAL));
+                false
+            };
+            assert!(answer(MESSAGE, None, &gave_up).is_some());
+        });
+        let mut resume = |all: &mut Threads| all.resume(thread, None, false, (0, &mut random)).map(|ran| ran.suspended);
+        // Until it decides: then it waits without a key.
+        while !matches!(resume(&mut all), Some(Suspended::Waiting { key: None, .. })) {}
+        all.put_answer(MESSAGE, Answer::Listening);
+        assert!(matches!(resume(&mut all), Some(Suspended::Ended)), "it waits again though the answer is there");
     }
 }
