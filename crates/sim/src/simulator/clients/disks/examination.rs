@@ -2,10 +2,11 @@
 
 use super::owning::is_for_now;
 use super::{RETRY, User};
-use crate::history::disks::{DiskAnswer, DiskOp};
+use crate::history::disks::{DiskAnswer, DiskCallNumber, DiskOp};
 use crate::simulator::threads;
 use crate::simulator::world::World;
-use hekate_proto::Result;
+use hekate_proto::{Error, Result};
+use hekate_vdisk::Disk;
 
 /// Attempts, with pauses of a second.
 const TRIES: u32 = 20;
@@ -34,13 +35,25 @@ impl User {
                 }
             }
             self.expect("a read", self.read_all(&disk, number));
-            self.expect("a scrub", self.scrub(&disk, number));
+            self.expect("a scrub", self.scrub_at_last(&disk, number));
             self.expect("a read after a scrub", self.read_all(&disk, number));
             let closed = self.call(Some(number), DiskOp::Close, || disk.close().map(|()| DiskAnswer::Done));
             self.expect("closing", closed.map(|(_, outcome)| outcome));
             return;
         }
         self.complain("the vDisk cannot be opened".into());
+    }
+
+    /// Scrubs the vDisk. The lock on the layers that a dead client held ends with its session, after 60 s of silence; a
+    /// scrub waits 30 s for it.
+    fn scrub_at_last(&self, disk: &Disk, number: DiskCallNumber) -> Option<Result<DiskAnswer>> {
+        for _ in 1..TRIES {
+            match self.scrub(disk, number) {
+                Some(Err(Error::Unavailable { .. })) => hekate_threads::sleep(3 * RETRY),
+                scrubbed => return scrubbed,
+            }
+        }
+        self.scrub(disk, number)
     }
 
     fn examine_snapshots(&mut self) {
