@@ -4,6 +4,7 @@
 //! what an earlier generation of either end sent (`transport/link.rs`): a leg that is sent again never arrives after
 //! the leg that undoes it. Messages between other pairs may overtake each other.
 
+use crate::transactions::legs::UNDOING;
 use bytes::Bytes;
 use hekate_brick::{Amount, LogEntry};
 use hekate_proto::*;
@@ -209,5 +210,19 @@ wire_enum! {
         2 = Refused { error: Error },
         /// An op holds what the leg needs, or the journal has no room. The driver tries again.
         3 = Busy,
+    }
+}
+
+impl Message {
+    /// True if the message shows an op of another partition what this replica holds, and no record vouches for it: a leg
+    /// that is refused, or only reads, makes none, so a leader that was replaced would answer it from an old state. The
+    /// host sends it only under its lease (R20).
+    pub fn needs_lease(&self) -> bool {
+        match self {
+            Self::LegEnded { number, outcome, .. } => {
+                number & UNDOING == 0 && !matches!(outcome, Outcome::Busy | Outcome::Taken { reply: Reply::Done })
+            }
+            _ => false,
+        }
     }
 }

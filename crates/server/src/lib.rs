@@ -18,7 +18,8 @@
 //! - A replica is given one event at a time, and the thread that gave it the event carries out the replica's output
 //!   before the replica is given the next one.
 //! - Space of a journal is freed only up to what all members of the view have on stable storage.
-//! - A leader's answer is sent only under the lease that it was found under.
+//! - A leader's answer to a client is sent only under the lease that it was found under. What it tells another
+//!   partition's op of its state is sent only under a lease.
 //!
 //! Threads of a server:
 //!

@@ -82,6 +82,10 @@ impl<'a> Turn<'a> {
 
     fn carry_out(&mut self, out: Out) {
         for envelope in out.sends {
+            // Another leader may have changed what the message shows. The driver sends the leg again.
+            if envelope.message.needs_lease() && self.node.views.lease().check().is_err() {
+                continue;
+            }
             match self.ring.replica(envelope.to) {
                 Some(_) => self.deliver(envelope.to, Event::Message(envelope)),
                 None => self.node.send_to_brick(&self.ring, &envelope),
