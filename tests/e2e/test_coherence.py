@@ -105,6 +105,36 @@ def test_names_and_attributes_are_asked_for_once(store):
     assert sum(asked.values()) < 100, f"3,000 look-ups and more asked the server: {asked}"
 
 
+def test_times_show_writes_that_told_nobody(store):
+    one, two = two_mounts(store)
+    write(f"{one}/f", b"1" * (1 << 20))
+    with open(f"{one}/f", "r+b", buffering=0) as file:
+
+        def overwrite(count, byte):
+            for number in range(count):
+                os.pwrite(file.fileno(), byte * 4096, 4096 * (number % 256))
+                time.sleep(0.001)
+
+        overwrite(500, b"2")
+        before, told = os.stat(f"{two}/f"), ops(store, "wrote")
+        time.sleep(1.2)
+        overwrite(50, b"3")
+        told = ops(store, "wrote")
+        overwrite(500, b"4")
+        told = ops(store, "wrote") - told
+        assert told < 50, f"500 writes told the leader {told} times"
+        wrote = time.time_ns()
+        after = os.stat(f"{two}/f")
+        assert after.st_mtime_ns > before.st_mtime_ns, "the other mount sees that the file was written"
+        assert abs(after.st_mtime_ns - wrote) < 500_000_000, (after.st_mtime_ns, wrote)
+        own = os.stat(f"{one}/f")
+        assert own.st_mtime_ns == after.st_mtime_ns
+        overwrite(3, b"5")
+        assert os.stat(f"{one}/f").st_mtime_ns > own.st_mtime_ns, "and so does the writer"
+        os.utime(f"{one}/f", ns=(5, 6))
+        assert os.stat(f"{two}/f").st_mtime_ns == 6, "times that are set are those that count"
+
+
 def hang(pid):
     """Stops a process, and lets it go on in the end."""
     os.kill(pid, signal.SIGSTOP)

@@ -9,7 +9,7 @@ mod leg;
 use crate::attr::{AttrChanges, NewNode};
 use crate::ids::*;
 use crate::lock::{Lock, LockOwner};
-use crate::pledge::Pledge;
+use crate::pledge::{Pledge, Report};
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 pub use label::OP_LABELS;
@@ -242,9 +242,17 @@ wire_enum! {
         /// the leader open the shard for its fast writes. -> `Written`.
         5 = WriteShard { data: DataId, index: u64, offset: u32, bytes: Bytes, follow: Option<Stamp>, fast: bool },
         /// Reports to the inode's leader that shards were written: the file ends at `end` or later, and shards may
-        /// exist up to `reach` (offsets in bytes). Replies `LayoutChanged` if the shards were removed meanwhile. ->
-        /// `Done`.
-        6 = Wrote { inode: InodeId, layout_version: u32, end: u64, reach: u64, drop_set_id: bool, fast: bool },
+        /// exist up to `reach` (offsets in bytes). `age`: time since then, in ns. `fast`: the leader may keep the times
+        /// without a record. Replies `LayoutChanged` if the shards were removed meanwhile. -> `Done`.
+        6 = Wrote {
+            inode: InodeId,
+            layout_version: u32,
+            end: u64,
+            reach: u64,
+            drop_set_id: bool,
+            fast: bool,
+            age: u64,
+        },
         /// Puts everything that the brick acknowledged in this incarnation, and the bytes of these shards (`all`: of
         /// every shard), on stable storage. Replies `StaleView` in another incarnation. -> `Done`.
         7 = Sync { incarnation: Incarnation, shards: Vec<ShardId>, all: bool },
@@ -348,8 +356,9 @@ wire_enum! {
         2 = Heartbeat { unused: Vec<InodeId>, mapped: Vec<InodeId>, graph: u64 },
         /// -> `Done`.
         3 = EndSession,
-        /// The session has none of these pledges any more, nor an earlier one about the same. -> `Done`.
-        4 = Return { partition: PartitionNumber, term: u64, pledges: Vec<Pledge> },
+        /// The session has none of these pledges any more, nor an earlier one about the same. `reports`: what it wrote
+        /// under grants among them. -> `Done`.
+        4 = Return { partition: PartitionNumber, term: u64, pledges: Vec<Pledge>, reports: Vec<Report> },
         /// Renews the session's pledges of the partitions that this server leads. `forgot`: the session has no pledge
         /// of these partitions that was given before this term of a leader. -> `Terms`.
         5 = Renew { forgot: Vec<(PartitionNumber, u64)> },

@@ -36,6 +36,18 @@ macro_rules! bugs {
 bugs! {
     /// A record is made while another session still has a pledge about what it changes.
     RecallNotAwaited = "recall-not-awaited",
+    /// A read shows times that another session may have moved under a grant.
+    GrantNotRecalledForRead = "grant-not-recalled-for-read",
+    /// An inode is changed while a session may write its file under a grant.
+    GrantNotRecalledForChange = "grant-not-recalled-for-change",
+    /// A session that ends, or does not return a grant, is taken to have written nothing under it.
+    LostGrantForgotten = "lost-grant-forgotten",
+    /// A client looks at attributes before it has told of what it wrote under a grant.
+    GrantedWriteNotTold = "granted-write-not-told",
+    /// A client returns a grant without the time of its last write.
+    GrantReturnedWithoutReport = "grant-returned-without-report",
+    /// A client writes under a grant that is not its any more.
+    GrantUsedAfterRecall = "grant-used-after-recall",
     /// A pledge is given about something whose pledges are being recalled.
     PledgeGivenDuringRecall = "pledge-given-during-recall",
     /// A new leader makes changes before sessions have forgotten the pledges of the leader before it.

@@ -17,6 +17,9 @@ wire_enum! {
         2 = Attributes { inode: InodeId },
         /// The bytes of a shard.
         3 = Shard { data: DataId, index: u64 },
+        /// A grant: the session may write bytes within the file's size without a word to the inode's leader, and says
+        /// when it last did so once the grant is recalled.
+        4 = Times { inode: InodeId },
     }
 
     /// What a reply's pledges are about, besides the op.
@@ -30,6 +33,8 @@ wire_enum! {
         3 = Entries { except: Vec<u32> },
         /// The shard that was read.
         4 = Shard,
+        /// A grant on the file that was written.
+        5 = Times,
     }
 
     /// What a server sends to a session without being asked.
@@ -49,6 +54,13 @@ wire_struct! {
     pub struct Pledge {
         pub about: Pledged,
         pub number: u64,
+    }
+
+    /// What a session wrote under a grant.
+    pub struct Report {
+        pub inode: InodeId,
+        /// Time since its last write, in ns.
+        pub age: u64,
     }
 
     /// Pledges that a reply carries.

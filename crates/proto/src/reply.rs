@@ -74,6 +74,8 @@ wire_enum! {
         4 = List { entries: Vec<Entry>, end: bool },
         /// As `Reply::Data`.
         5 = Data { bytes: Bytes },
+        /// As `Reply::Done`.
+        6 = Done,
     }
 }
 

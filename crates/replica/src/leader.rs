@@ -127,8 +127,8 @@ impl Leader {
                 let is_freed = self.pledges.end_session(session);
                 self.go_on_after_pledges(cx, is_freed)?;
             }
-            Event::Returned { session, volume, term, pledges } => {
-                let is_freed = self.pledges.returned(session, volume, term, &pledges);
+            Event::Returned { session, volume, term, pledges, reports } => {
+                let is_freed = self.pledges.returned((session, volume), term, &pledges, &reports);
                 self.go_on_after_pledges(cx, is_freed)?;
             }
             Event::Forgot { session, term } => {
@@ -196,12 +196,13 @@ impl Leader {
 
     /// True if a record with these changes has to wait for pledges of other sessions than `by`. Also before the leader
     /// serves: it takes legs then, and goes on with ops of the view before.
-    pub fn is_pledged(&self, cx: &mut Context, by: SessionId, changes: &[Change]) -> bool {
+    /// `times_only`: they change the times of a file alone, after a write within its size.
+    pub fn is_pledged(&self, cx: &mut Context, by: SessionId, changes: &[Change], times_only: bool) -> bool {
         if !self.serves() && is_planted(Bug::PledgesIgnoredBeforeServing) {
             return false;
         }
         let mut recalls = Recalls::default();
-        let is_blocked = self.pledges.block(by, changes, cx.around.elapsed, &mut recalls);
+        let is_blocked = self.pledges.block(by, (changes, times_only), cx.around.elapsed, &mut recalls);
         recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
         if is_blocked {
             cx.out.branches.push("a change waits for pledges");
@@ -211,6 +212,7 @@ impl Leader {
 
     /// Goes on with what waited for pledges, if they are gone.
     fn go_on_after_pledges(&mut self, cx: &mut Context, is_freed: bool) -> Result<()> {
+        self.note_granted_writes(cx);
         if !is_freed {
             return Ok(());
         }
@@ -226,7 +228,7 @@ impl Leader {
                 continue;
             }
             let changes = [Change::Delete { key: Key::inode(cx.at.ring, volume, inode, Kind::Inode) }];
-            if self.is_pledged(cx, SYSTEM_SESSION, &changes) {
+            if self.is_pledged(cx, SYSTEM_SESSION, &changes, false) {
                 self.renewed.insert((volume, inode));
             }
         }

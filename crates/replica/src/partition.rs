@@ -54,8 +54,8 @@ pub enum Event {
     SessionsDoubtful,
     /// A session has ended. It sends no further request.
     SessionEnded { session: SessionId },
-    /// A session has none of these pledges any more.
-    Returned { session: SessionId, volume: VolumeId, term: u64, pledges: Vec<Pledge> },
+    /// A session has none of these pledges any more, and says what it wrote under grants among them.
+    Returned { session: SessionId, volume: VolumeId, term: u64, pledges: Vec<Pledge>, reports: Vec<Report> },
     /// A session has no pledge any more that was given before this term of a leader.
     Forgot { session: SessionId, term: u64 },
     /// Closes all shards that sessions have open for fast writes, since the host is about to make changes of its own.

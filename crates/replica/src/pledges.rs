@@ -8,8 +8,12 @@
 //!
 //! Reads share the replica, so the table has a lock of its own, which is never held over a wait.
 
+mod grants;
+
 use crate::context::Out;
 use crate::ops::step::Ask;
+use grants::Grants;
+pub(crate) use grants::Written;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -59,6 +63,7 @@ struct Table {
     /// When each session that has as many pledges as it may have was last asked to return its oldest.
     room_asked: BTreeMap<SessionId, Duration>,
     forgetting: Forgetting,
+    grants: Grants,
     /// Changes were lost that sessions may remember.
     is_loss: bool,
 }
@@ -92,11 +97,12 @@ impl Pledges {
     }
 
     /// Begins a view. The term stays if this leader has led before, as nobody else has meanwhile.
-    pub fn begin(&self, term: u64) {
+    pub fn begin(&self, term: u64, now: Duration, recalls: &mut Recalls) {
         let mut table = self.table();
         if table.term == 0 {
             table.term = term;
         }
+        table.recall_all_grants(now, recalls);
     }
 
     /// All members have lost their memory: what sessions remember may be gone.
@@ -157,7 +163,7 @@ impl Pledges {
     pub fn give(&self, at: PartitionNumber, by: &Ask, op: &Op, found: Result<Reply>, now: Duration) -> Result<Reply> {
         let ask = (by.session, by.volume);
         let mut table = self.table();
-        if table.term == 0 || !matches!(table.forgetting, Forgetting::Done) || table.is_overdue(ask.0, now) {
+        if !table.gives(ask.0, now) {
             return found;
         }
         let mut given = Vec::new();
@@ -200,8 +206,15 @@ impl Pledges {
     }
 
     /// True if a record with these changes has to wait: another session has a pledge about what it changes. Recalls
-    /// these pledges. Otherwise `by` has lost its own, which it gave up before it sent the op.
-    pub fn block(&self, by: SessionId, changes: &[Change], now: Duration, recalls: &mut Recalls) -> bool {
+    /// these pledges. Otherwise `by` has lost its own, which it gave up before it sent the op. `times_only`: the changes
+    /// are those of a write within the file's size, which others may do under grants meanwhile.
+    pub fn block(
+        &self,
+        by: SessionId,
+        (changes, times_only): (&[Change], bool),
+        now: Duration,
+        recalls: &mut Recalls,
+    ) -> bool {
         let about: BTreeSet<About> = changes.iter().filter_map(about_of).collect();
         if about.is_empty() && !changes.iter().any(|change| removed_shard(change).is_some()) {
             return false;
@@ -220,6 +233,9 @@ impl Pledges {
         for one in &about {
             is_blocked |= table.recall(by, one, now, recalls);
         }
+        if !times_only {
+            is_blocked |= table.recall_grants_on(&about, now, recalls);
+        }
         if is_blocked && !is_planted(Bug::RecallNotAwaited) {
             return true;
         }
@@ -228,8 +244,15 @@ impl Pledges {
         false
     }
 
-    /// The session has returned pledges. Returns true if a change may go on.
-    pub fn returned(&self, session: SessionId, volume: VolumeId, term: u64, pledges: &[Pledge]) -> bool {
+    /// The session has returned pledges, and reports what it wrote under grants among them. Returns true if a change may
+    /// go on.
+    pub fn returned(
+        &self,
+        (session, volume): (SessionId, VolumeId),
+        term: u64,
+        pledges: &[Pledge],
+        reports: &[Report],
+    ) -> bool {
         let mut table = self.table();
         if table.term != term {
             return false;
@@ -241,6 +264,7 @@ impl Pledges {
             if held.is_some_and(|(_, held)| held <= number || is_planted(Bug::OlderReturnDropsPledge)) {
                 // A change may wait though its own session has the last pledge.
                 is_freed |= table.recalled.contains_key(&about);
+                table.grant_returned(&about, reports);
                 table.drop_of(session, &about);
             }
         }
@@ -252,7 +276,10 @@ impl Pledges {
         let mut table = self.table();
         table.room_asked.remove(&session);
         let about: Vec<Arc<About>> = table.by_session.remove(&session).unwrap_or_default().into_values().collect();
-        about.iter().for_each(|one| table.drop_of(session, one));
+        for one in &about {
+            table.grant_lost(one);
+            table.drop_of(session, one);
+        }
         let Forgetting::Awaited { sessions, .. } = &mut table.forgetting else { return !about.is_empty() };
         if sessions.remove(&session) && sessions.is_empty() {
             table.forgetting = Forgetting::Done;
@@ -293,6 +320,7 @@ impl Pledges {
             let holders = table.held.get(&about).cloned().unwrap_or_default();
             for (session, _) in holders {
                 late.insert(session);
+                table.grant_lost(&about);
                 table.drop_of(session, &about);
             }
         }
@@ -334,6 +362,11 @@ impl Pledges {
 }
 
 impl Table {
+    /// True if the session may be given pledges now.
+    fn gives(&self, session: SessionId, now: Duration) -> bool {
+        self.term != 0 && matches!(self.forgetting, Forgetting::Done) && !self.is_overdue(session, now)
+    }
+
     fn is_overdue(&self, session: SessionId, now: Duration) -> bool {
         let is_late = |(_, recalled): &(&Arc<About>, &Recalled)| recalled.since + PATIENCE <= now;
         let has = |about: &Arc<About>| {
@@ -397,6 +430,7 @@ impl Table {
             Some((_, held)) => Some(std::mem::replace(held, number)),
             None => {
                 holders.push((session, number));
+                self.grants.given(&about);
                 None
             }
         };
@@ -446,6 +480,7 @@ impl Table {
         let Some(holders) = self.held.get_mut(about) else { return };
         let Some(index) = holders.iter().position(|(holder, _)| *holder == session) else { return };
         let (_, number) = holders.swap_remove(index);
+        self.grants.dropped(about);
         let is_last = holders.is_empty();
         if let Some(own) = self.by_session.get_mut(&session) {
             own.remove(&number);

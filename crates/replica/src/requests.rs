@@ -242,7 +242,7 @@ impl Leader {
                 let ask = self.ask(cx, *volume);
                 let tree = Tree::new(cx.around.brick, &ask, cx.at.own.partition);
                 if let Ok(Some(commit)) = accessed(&tree, *inode, ask.now) {
-                    if self.is_pledged(cx, *session, &commit.changes) {
+                    if self.is_pledged(cx, *session, &commit.changes, false) {
                         return Ok(false);
                     }
                     let _ = self.append_own_for(cx, Some(*session), commit)?;
@@ -341,13 +341,13 @@ impl Leader {
             *stamp = Stamp::of_leader(stamp.count, cx.at.view.epoch, Sequence(self.log.last().0 + 1));
         }
         self.healing.note_request();
-        if commit.times_of.is_some() && self.is_pledged(cx, ask.session, &commit.changes) {
+        if commit.times_of.is_some() && self.is_pledged(cx, ask.session, &commit.changes, true) {
             return Ok(false);
         }
         if self.keep_times((token, ask), &commit, cx) {
             return Ok(true);
         }
-        let times = commit.times_of.map(|inode| (ask.volume, inode));
+        let times = commit.times_of.map(|(inode, _)| (ask.volume, inode));
         let marker = times.and_then(|file| self.times.marker(cx.at.ring, file));
         let loose = self.loose_marker(cx.at, ask, op);
         let is_marked = loose.is_some();

@@ -583,7 +583,8 @@ fn bytes_move_into_shards_and_back_out_of_them() {
     assert_eq!(attr.size, 12);
     assert_ne!(attr.layout.version, version);
     assert_eq!(&read(&mut ring)[10..], b"sm");
-    let wrote = DataOp::Wrote { inode, layout_version: version, end: 50, reach: 50, drop_set_id: false, fast: false };
+    let wrote =
+        DataOp::Wrote { inode, layout_version: version, end: 50, reach: 50, drop_set_id: false, fast: false, age: 0 };
     assert_eq!(ring.execute(Op::Data { op: wrote }), Err(Error::LayoutChanged), "written before the truncate");
     let none = InodeOp::SetAttr { inode, changes: AttrChanges { size: Some(0), ..Default::default() } };
     let Reply::Node { attr, .. } = ring.execute(Op::Inode { op: none }).unwrap() else { panic!("no node") };

@@ -1,5 +1,5 @@
 //! `pledges`: answers look-ups and attributes from what leaders have pledged to tell of before it changes
-//! (`docs/coherence.md`, rules C1 to C8).
+//! (`docs/coherence.md`, rules C1 to C8), and writes under grants (G1 to G6).
 //!
 //! The layer stands above `distribute`, whose own questions always go to the leaders. A thread for each server listens
 //! for recalls. What a recall is about is dropped first, then from what a door has passed on (`Watcher`), and only then
@@ -9,12 +9,14 @@ pub(crate) mod cache;
 mod contents;
 mod dropped;
 mod generations;
+pub(crate) mod grants;
 pub(crate) mod shards;
 pub(crate) mod touched;
 
 use crate::distribute::Distribute;
-use crate::replicate::Replicate;
+use crate::replicate::{Recipient, Replicate};
 use cache::{Cache, Change, DoorForgets, DoorRecalls};
+use grants::{Grant, Untold};
 use hekate_graph::{Context, ReadsAfter, Translator};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -169,6 +171,9 @@ impl Pledges {
             let may_ask = self.is_used && self.contents != ContentUse::None;
             return may_ask.then(|| self.cache.lock().ask_shard(reading.inode, &about)).flatten().map(AskedAt);
         }
+        if let Op::Data { op: DataOp::Wrote { inode, fast: true, .. } } = op {
+            return self.is_used.then(|| self.cache.lock().ask_grant(*inode)).flatten().map(AskedAt);
+        }
         let may_ask = self.is_used
             && matches!(
                 op,
@@ -178,11 +183,16 @@ impl Pledges {
         may_ask.then(|| self.cache.lock().ask(op)).flatten().map(AskedAt)
     }
 
-    /// Takes the pledges of a reply. Returns the reply itself.
-    pub(crate) fn take(&self, asked: Option<AskedAt>, op: &Op, reply: Result<Reply>) -> Result<Reply> {
+    /// Takes the pledges of a reply. Returns the reply itself. `durable`: the request was to be on stable storage.
+    pub(crate) fn take(&self, asked: Option<AskedAt>, op: &Op, reply: Result<Reply>, durable: bool) -> Result<Reply> {
         let Ok(Reply::Pledged { found, pledges }) = reply else { return reply };
-        if let Some(AskedAt(asked)) = asked {
-            self.cache.lock().take(asked, op, &found, &pledges, boot_time());
+        match (asked, op) {
+            (Some(AskedAt(asked)), Op::Data { op: DataOp::Wrote { inode, layout_version, .. } }) => {
+                let (file, mut cache) = ((*inode, *layout_version), self.cache.lock());
+                pledges.iter().for_each(|given| cache.take_grant(asked, file, durable, given, boot_time()));
+            }
+            (Some(AskedAt(asked)), _) => self.cache.lock().take(asked, op, &found, &pledges, boot_time()),
+            (None, _) => {}
         }
         match found {
             Found::Node { attr } => Ok(Reply::Node { attr: *attr, created: false }),
@@ -190,7 +200,18 @@ impl Pledges {
             Found::Missing => Err(Error::NotFound),
             Found::List { entries, end } => Ok(Reply::List { entries, end }),
             Found::Data { bytes } => Ok(Reply::Data { bytes }),
+            Found::Done => Ok(Reply::Done),
         }
+    }
+
+    /// The grant under which a write to the file may be made now, if any.
+    pub(crate) fn grant(&self, inode: InodeId, layout_version: u32, durable: bool) -> Option<Grant> {
+        self.is_used.then(|| self.cache.lock().grant(inode, layout_version, durable, boot_time())).flatten()
+    }
+
+    /// A write under this grant has been made. False if the grant is over: then the leader has to be told.
+    pub(crate) fn wrote(&self, inode: InodeId, grant: &Grant) -> bool {
+        self.cache.lock().wrote(inode, grant, boot_time())
     }
 
     /// As `take`, for the reply to a read of a shard of this file.
@@ -202,7 +223,7 @@ impl Pledges {
         (reading, volume): (&mut Reading, VolumeId),
     ) -> Result<Reply> {
         let Op::Data { op: DataOp::ReadShard { data, index, offset, .. } } = op else {
-            return self.take(asked, op, reply);
+            return self.take(asked, op, reply, false);
         };
         let Ok(Reply::Pledged { found: Found::Data { bytes }, pledges }) = reply else {
             reading.note(NOT_PLEDGED);
@@ -268,9 +289,12 @@ impl Pledges {
 
     /// Forgets what is recalled. Returns what is to be returned, unless a door has yet to forget it: then it is recalled
     /// again.
-    fn recalled(&self, partition: PartitionNumber, term: u64, pledges: Vec<Pledge>) -> Option<VolumeOp> {
+    fn recalled(&self, partition: PartitionNumber, term: u64, pledges: Vec<Pledge>) -> Option<Returned> {
+        let mut untold = Vec::new();
         if !is_planted(Bug::RecallIgnored) {
-            let DoorRecalls { attributes, names, contents } = self.cache.lock().drop_recalled(partition, &pledges);
+            let recalls = self.cache.lock().drop_recalled(partition, &pledges);
+            let DoorRecalls { attributes, names, contents, written } = recalls;
+            untold = written;
             self.tell_watcher(&attributes);
             self.tell_of_names(&names);
             if let (Some(watcher), DoorForgets::These(inodes)) = (self.watcher.get(), &attributes) {
@@ -280,8 +304,40 @@ impl Pledges {
                 return None;
             }
         }
-        Some(VolumeOp::Return { partition, term, pledges })
+        Some(Returned { partition, term, pledges, untold })
     }
+
+    /// Returns pledges to their leader. If this fails, they are recalled again.
+    fn give_back(&self, replicate: &Replicate, server: ServerId, returned: Returned) {
+        let Returned { partition, term, pledges, untold } = returned;
+        let reports = untold.iter().map(|one| Report { inode: one.inode, age: age(one) }).collect();
+        if replicate.tell(server, VolumeOp::Return { partition, term, pledges, reports }).is_ok() {
+            self.cache.lock().grants.told(&untold);
+        }
+    }
+
+    /// Returns grants of a server's leaders that were not used lately.
+    fn return_idle_grants(&self, replicate: &Replicate, server: ServerId) {
+        let is_there = |partition| replicate.server_of(Recipient::Leader(partition)).is_ok_and(|at| at == server);
+        let idle = self.cache.lock().end_idle_grants(boot_time(), is_there);
+        for (inode, Grant { partition, term, number, .. }, untold) in idle {
+            let pledges = vec![Pledge { about: Pledged::Times { inode }, number }];
+            self.give_back(replicate, server, Returned { partition, term, pledges, untold: Vec::from_iter(untold) });
+        }
+    }
+}
+
+/// Pledges that are to be returned, with the writes under grants that their leader was not told of.
+struct Returned {
+    partition: PartitionNumber,
+    term: u64,
+    pledges: Vec<Pledge>,
+    untold: Vec<Untold>,
+}
+
+/// Time since the write, in ns.
+fn age(untold: &Untold) -> u64 {
+    u64::try_from(boot_time().saturating_sub(untold.wrote_at).as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The layer.
@@ -348,8 +404,9 @@ impl Pledges {
                     Ok(Some(Notification::Recall { pledges, .. })) if pledges.is_empty() => renewed_at = None,
                     Ok(Some(Notification::Recall { partition, term, pledges })) => {
                         // One that is lost is recalled again.
-                        let returned = self.recalled(partition, term, pledges);
-                        let _ = returned.map(|returned| replicate.tell(server, returned));
+                        if let Some(returned) = self.recalled(partition, term, pledges) {
+                            self.give_back(replicate, server, returned);
+                        }
                     }
                     Ok(Some(Notification::Answered { .. })) => {}
                     Err(_) => break,
@@ -363,6 +420,7 @@ impl Pledges {
     fn renew(&self, replicate: &Replicate, server: ServerId) {
         // Nothing waits for these before a recall does. If it takes too long, it is tried again.
         self.forget_contents(&[]);
+        self.return_idle_grants(replicate, server);
         for _ in 0..2 {
             let (sent, forgot) = (boot_time(), self.cache.lock().forgot());
             let Ok(Reply::Terms { terms }) = replicate.tell(server, VolumeOp::Renew { forgot }) else { return };
@@ -393,6 +451,37 @@ impl Pledging {
         Some(reply)
     }
 
+    /// Tells leaders what was written under grants, before an op that may show it to this session: its own leader's word
+    /// counts for it, and the leader does not ask it (G3).
+    ///
+    /// # Errors
+    ///
+    /// Of the client, which was interrupted for instance.
+    fn tell_of_writes(&self, context: &Context, op: &Op) -> Result<()> {
+        let inode = match op {
+            Op::Name { .. } => None,
+            Op::Inode { op } => Some(op.inode()),
+            Op::Data { op: DataOp::Write { .. } | DataOp::Append { .. } | DataOp::Fsync { .. } } => return Ok(()),
+            Op::Data { op } => op.inode(),
+            Op::Lock { .. } | Op::Volume { .. } | Op::Leg { .. } => return Ok(()),
+        };
+        let untold = self.pledges.cache.lock().grants.to_tell(inode);
+        for one in untold {
+            let (inode, layout_version) = (one.inode, one.grant.layout_version);
+            let (end, reach, drop_set_id, fast, age) = (0, 0, false, true, age(&one));
+            let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast, age };
+            let told = self.replicate.send(context, Recipient::Leader(one.grant.partition), Op::Data { op });
+            // Without the file, or with another layout, somebody has changed it since, which took the grant first.
+            if let Err(error) = told
+                && !is_final(&error)
+            {
+                return Err(error);
+            }
+            self.pledges.cache.lock().grants.told(&[one]);
+        }
+        Ok(())
+    }
+
     /// Tells the caller what stands for the bytes that were read.
     fn number_content(&self, context: &Context, reply: &Result<Reply>) {
         let (Some(number), Ok(Reply::FileData { attr, .. })) = (context.content, reply) else { return };
@@ -417,6 +506,7 @@ impl Translator for Pledging {
         if let Some(reply) = self.answer(context, &op) {
             return reply;
         }
+        self.tell_of_writes(context, &op)?;
         let touched = touched_by(&op, |inode| self.pledges.cache.lock().attributes(inode));
         let Some(touched) = touched else {
             let reply = self.next.handle(context, op.clone());

@@ -140,7 +140,7 @@ impl Replicate {
         let volume = self.map().volume;
         let take = |((op, reply), asked): ((Op, _), _)| match reading.as_deref_mut() {
             Some(reading) => self.pledges.take_shard(asked, &op, reply, (reading, volume)),
-            None => self.pledges.take(asked, &op, reply),
+            None => self.pledges.take(asked, &op, reply, context.durable),
         };
         Ok(answered.map(take).collect())
     }
@@ -208,6 +208,16 @@ impl Replicate {
     fn op_id(&self, slot: u8) -> OpId {
         let slot = if is_planted(Bug::SlotShared) { 0 } else { slot };
         OpId((self.op_count.fetch_add(1, Ordering::Relaxed) << 8) | u64::from(slot))
+    }
+
+    /// As `send_change`, for a change that asks for a grant.
+    fn send_asking_grant(&self, context: &Context, op_id: OpId, recipient: Recipient, op: Op) -> Result<Reply> {
+        let asked = self.pledges.ask(&op, None);
+        let request = self.request(recipient, op_id, op)?;
+        let mut request = [Request { durable: context.durable, pledge: asked.is_some(), ..request }];
+        let mut replies = self.send_runs(context, &[recipient], &mut request)?;
+        let reply = replies.pop().unwrap_or(Err(Error::bug("a batch has no reply")));
+        self.pledges.take(asked, &request[0].op, reply, context.durable)
     }
 
     /// As `send`, under this op id.

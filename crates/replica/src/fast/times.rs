@@ -6,17 +6,23 @@
 //! inode in another way. A leader that finds the marker when it begins sets the inode's times to its own clock, so no
 //! write is later than the times say. The marker is removed when the file is idle, and with any other change of the
 //! inode, whose times, as of utimensat(2), then hold for the next leader too.
+//!
+//! While a session has a grant (`pledges/grants.rs`) it does not even tell when it writes. The marker stays as long.
 
 use crate::context::{Around, Context, Token};
 use crate::leader::Leader;
 use crate::log::append::Appended;
 use crate::ops::step::{Ask, Commit};
+use crate::ops::tree::before;
+use crate::pledges::{Recalls, Written};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 
 /// Time without a write after which a file's marker is removed, in ns: 500 ms.
 const IDLE_NS: u64 = 500_000_000;
+/// Time without a word of a session after which its grant is recalled, in ns: 10 s. It may have missed the reply.
+const SILENT_NS: u64 = 10_000_000_000;
 /// Files that have a marker at the same time.
 const FILES_MAX: usize = 1024;
 /// Files that one record covers.
@@ -31,6 +37,8 @@ type File = (VolumeId, InodeId);
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     marked: BTreeMap<File, Marked>,
+    /// The time of the last write that no record has, and the number of such writes.
+    unrecorded: BTreeMap<File, (Time, u64)>,
     /// Files whose markers this leader found when it began.
     found: Vec<File>,
 }
@@ -39,8 +47,6 @@ pub(crate) struct Times {
 struct Marked {
     by: Sequence,
     used_at: Time,
-    /// The time of the last write that no record has, and the number of such writes.
-    unrecorded: Option<(Time, u64)>,
 }
 
 impl Times {
@@ -54,7 +60,7 @@ impl Times {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.marked.is_empty()
+        self.marked.is_empty() && self.unrecorded.is_empty()
     }
 
     pub fn has_found(&self) -> bool {
@@ -77,49 +83,42 @@ impl Times {
     /// Notes a record that sets the marker or writes the times.
     pub fn marked(&mut self, file: File, by: Sequence, now: Time) {
         if self.marked.contains_key(&file) || self.marked.len() < FILES_MAX {
-            self.marked.entry(file).or_insert(Marked { by, used_at: now, unrecorded: None }).used_at = now;
+            self.marked.entry(file).or_insert(Marked { by, used_at: now }).used_at = now;
         }
     }
 
     /// Keeps the time of a write that no record has. Returns true if the file has a marker.
     fn keep(&mut self, file: File, time: Time, now: Time) -> bool {
         let Some(marked) = self.marked.get_mut(&file) else { return false };
-        let count = marked.unrecorded.map_or(0, |(_, count)| count);
-        (marked.unrecorded, marked.used_at) = (Some((time, count + 1)), now);
+        marked.used_at = now;
+        self.note(file, time);
         true
     }
 
+    fn note(&mut self, file: File, time: Time) {
+        let (last, count) = self.unrecorded.entry(file).or_insert((time, 0));
+        (*last, *count) = ((*last).max(time), *count + 1);
+    }
+
     fn recorded(&mut self, files: &[File]) {
-        for file in files {
-            if let Some(marked) = self.marked.get_mut(file) {
-                marked.unrecorded = None;
-            }
-        }
+        files.iter().for_each(|file| _ = self.unrecorded.remove(file));
     }
 
     pub fn is_unrecorded(&self, file: &File) -> bool {
-        self.marked.get(file).is_some_and(|marked| marked.unrecorded.is_some())
+        self.unrecorded.contains_key(file)
     }
 
     /// Files of which the answer shows times that no record has.
     pub fn unrecorded_in(&self, volume: VolumeId, reply: &Reply) -> Vec<File> {
-        if self.marked.is_empty() {
+        if self.unrecorded.is_empty() {
             return Vec::new();
         }
-        let shown: Vec<InodeId> = match reply {
-            Reply::Node { attr, .. } | Reply::FileData { attr, .. } => vec![attr.id],
-            Reply::Fetched { object } => vec![object.attr.id],
-            Reply::List { entries, .. } | Reply::Keys { entries, .. } => {
-                entries.iter().filter_map(|entry| Some(entry.attr.as_ref()?.id)).collect()
-            }
-            _ => Vec::new(),
-        };
-        shown.into_iter().map(|inode| (volume, inode)).filter(|file| self.is_unrecorded(file)).collect()
+        shown_in(volume, reply).filter(|file| self.is_unrecorded(file)).collect()
     }
 
-    /// Files with a marker whose inodes the changes put or delete.
+    /// Files with a marker, or with times that no record has, whose inodes the changes put or delete.
     pub fn changed_by(&self, changes: &[Change]) -> Vec<File> {
-        if self.marked.is_empty() {
+        if self.is_idle() {
             return Vec::new();
         }
         let file_of = |change: &Change| {
@@ -127,7 +126,8 @@ impl Times {
             let is_inode = key.kind() == Some(Kind::Inode);
             is_inode.then(|| Some((key.prefix()?.volume, InodeId::from_bits(key.id()?)))).flatten()
         };
-        changes.iter().filter_map(file_of).filter(|file| self.marked.contains_key(file)).collect()
+        let is_known = |file: &File| self.marked.contains_key(file) || self.is_unrecorded(file);
+        changes.iter().filter_map(file_of).filter(is_known).collect()
     }
 
     /// The changes that remove the files' markers.
@@ -139,11 +139,29 @@ impl Times {
         self.marked.retain(|file, _| !files.contains(file));
     }
 
-    fn idle(&self, now: Time) -> Vec<File> {
-        let is_idle = |marked: &Marked| now.0.abs_diff(marked.used_at.0) > IDLE_NS;
-        let idle = self.marked.iter().filter(|(_, marked)| is_idle(marked)).map(|(file, _)| *file);
-        idle.take(FILES_AT_ONCE).collect()
+    /// Files that have not been written for long, as far as this leader knows.
+    fn idle(&self, now: Time, limit: u64) -> impl Iterator<Item = File> {
+        let is_idle = move |marked: &Marked| now.0.abs_diff(marked.used_at.0) > limit;
+        self.marked.iter().filter(move |(_, marked)| is_idle(marked)).map(|(file, _)| *file)
     }
+
+    /// Files without a marker that have times which no record has.
+    fn unmarked(&self) -> impl Iterator<Item = File> {
+        self.unrecorded.keys().filter(|file| !self.marked.contains_key(file)).copied()
+    }
+}
+
+/// Files of which the answer shows the times.
+fn shown_in(volume: VolumeId, reply: &Reply) -> impl Iterator<Item = File> {
+    let shown: Vec<InodeId> = match reply {
+        Reply::Node { attr, .. } | Reply::FileData { attr, .. } => vec![attr.id],
+        Reply::Fetched { object } => vec![object.attr.id],
+        Reply::List { entries, .. } | Reply::Keys { entries, .. } => {
+            entries.iter().filter_map(|entry| Some(entry.attr.as_ref()?.id)).collect()
+        }
+        _ => Vec::new(),
+    };
+    shown.into_iter().map(move |inode| (volume, inode))
 }
 
 impl Leader {
@@ -176,21 +194,51 @@ impl Leader {
 
     /// Removes the markers of idle files, with a record that has their times. Called with each tick.
     pub fn end_idle_times(&mut self, cx: &mut Context) -> Result<()> {
-        let idle = if self.serves() && self.all_present() { self.times.idle(cx.around.now) } else { Vec::new() };
+        if !self.serves() || !self.all_present() {
+            return Ok(());
+        }
+        let late: Vec<File> = self.times.unmarked().take(FILES_AT_ONCE).collect();
+        if !late.is_empty() {
+            self.record_times(cx, &late)?;
+        }
+        let has_no_grant = |file: &File| !self.pledges.has_grant(*file);
+        let idle: Vec<File> =
+            self.times.idle(cx.around.now, IDLE_NS).filter(has_no_grant).take(FILES_AT_ONCE).collect();
+        if !self.pledges.has_no_grants() {
+            let silent: Vec<File> = self.times.idle(cx.around.now, SILENT_NS).take(FILES_AT_ONCE).collect();
+            self.recall_grants(cx, &silent);
+        }
         if idle.is_empty() {
             return Ok(());
         }
         let (mut commit, idle) = self.unrecorded_times(cx, &idle)?;
         commit.changes.extend(Times::ends(cx.at.ring, &idle));
         if !idle.is_empty() && self.append_own(cx, commit)?.is_made() {
+            self.times.recorded(&idle);
             self.times.unmark(&idle);
         }
         Ok(())
     }
 
+    fn recall_grants(&self, cx: &mut Context, files: &[File]) {
+        let mut recalls = Recalls::default();
+        self.pledges.recall_grants(files, cx.around.elapsed, &mut recalls);
+        recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
+    }
+
+    /// Keeps the times of what sessions wrote under grants that have ended.
+    pub fn note_granted_writes(&mut self, cx: &Context) {
+        for Written { file, age } in self.pledges.take_written() {
+            let time = before(self.numbers.time(cx.around.now), age);
+            if !self.times.keep(file, time, cx.around.now) {
+                self.times.note(file, time);
+            }
+        }
+    }
+
     /// Acknowledges a write of times without a record, if the file has a marker. Returns true if it did.
     pub fn keep_times(&mut self, (token, ask): (Token, &Ask), commit: &Commit, cx: &mut Context) -> bool {
-        let Some(inode) = commit.times_of else { return false };
+        let Some((inode, time)) = commit.times_of else { return false };
         let file = (ask.volume, inode);
         let marked_by = if ask.loose { self.log.settled() } else { self.log.stable() };
         // The first write removes a file capability too, which needs a record.
@@ -198,14 +246,14 @@ impl Leader {
         if !is_all || !self.times.is_safe(file, marked_by) {
             return false;
         }
-        let time = self.numbers.time(cx.around.now);
         if !self.times.keep(file, time, cx.around.now) {
             return false;
         }
         cx.out.branches.push("times are answered before all have them");
         self.keep_answer(ask, &Ok(Reply::Done));
         self.requests.answer_at_once(token);
-        cx.out.answers.push((token, Ok(Reply::Done)));
+        let reply = self.pledges.grant(cx.at.own.partition, ask, inode, cx.around.elapsed);
+        cx.out.answers.push((token, Ok(reply)));
         true
     }
 
@@ -234,8 +282,22 @@ impl Leader {
         files
     }
 
-    /// True if the answer shows only times that a record has. Otherwise they are recorded, and the caller tries again.
+    /// True if the answer shows times that another session may have moved under a grant.
+    pub fn shows_granted(&self, ask: &Ask, reply: &Reply) -> bool {
+        !self.pledges.has_no_grants()
+            && shown_in(ask.volume, reply).any(|file| self.pledges.hides_times(ask.session, file))
+    }
+
+    /// True if the answer shows only times that a record has. Otherwise grants are recalled, kept times are recorded, and
+    /// the caller tries again.
     pub fn shows_recorded_times(&mut self, cx: &mut Context, ask: &Ask, reply: &Reply) -> Result<bool> {
+        if self.shows_granted(ask, reply) {
+            let is_hidden = |file: &File| self.pledges.hides_times(ask.session, *file);
+            let hidden: Vec<File> = shown_in(ask.volume, reply).filter(is_hidden).collect();
+            self.recall_grants(cx, &hidden);
+            cx.out.branches.push("a read waits for grants");
+            return Ok(false);
+        }
         let unrecorded = self.times.unrecorded_in(ask.volume, reply);
         if !unrecorded.is_empty() && self.all_present() && self.record_times(cx, &unrecorded)? {
             self.requests.retry();
@@ -260,10 +322,11 @@ impl Leader {
     /// The changes that record the files' kept times, and the files that they cover. Inodes that cannot be read are
     /// left out until they are repaired.
     fn unrecorded_times(&self, cx: &Context, files: &[File]) -> Result<(Commit, Vec<File>)> {
-        let mut commit = Commit { times_of: files.first().map(|(_, inode)| *inode), ..Commit::default() };
+        let now = cx.around.now;
+        let mut commit = Commit { times_of: files.first().map(|(_, inode)| (*inode, now)), ..Commit::default() };
         let mut recorded = Vec::new();
         for file @ (volume, inode) in files {
-            let unrecorded = self.times.marked.get(file).and_then(|marked| marked.unrecorded);
+            let unrecorded = self.times.unrecorded.get(file).copied();
             let key = Key::inode(cx.at.ring, *volume, *inode, Kind::Inode);
             let is_moved = match unrecorded {
                 Some(unrecorded) => move_times(&mut commit, key, unrecorded, cx.around)?,

@@ -65,7 +65,7 @@ impl Leader {
             return Ok(Appended::NoRoom);
         }
         changes.extend(Times::ends(cx.at.ring, &unmarked));
-        if draft.by.is_some_and(|by| self.is_pledged(cx, by, &changes)) {
+        if draft.by.is_some_and(|by| self.is_pledged(cx, by, &changes, commit.times_of.is_some())) {
             return Ok(Appended::NoRoom);
         }
         let reservation = self.numbers.reservation();

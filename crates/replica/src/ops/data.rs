@@ -4,7 +4,7 @@ use crate::message::Fresh;
 use crate::ops::inodes::{drop_set_id_bits, forget_content};
 use crate::ops::read::node;
 use crate::ops::step::{Ask, Commit, Here, Next, Stepped};
-use crate::ops::tree::{Tree, attr_of, later};
+use crate::ops::tree::{Tree, attr_of, before, later};
 use bytes::{Bytes, BytesMut};
 use hekate_brick::{Brick, block_checksum};
 use hekate_proto::planted::{Bug, is_planted};
@@ -294,20 +294,20 @@ pub fn wrote(
     id: InodeId,
     layout_version: u32,
     (end, reach): (u64, u64),
-    (drop_set_id, fast): (bool, bool),
+    (drop_set_id, fast, age): (bool, bool, u64),
 ) -> Stepped<Next> {
     if end.max(reach) > FILE_BYTES_MAX {
         return Err(Error::TooLarge.into());
     }
-    let (tree, now) = (here.tree(), here.now);
+    let (tree, at) = (here.tree(), before(here.now, age));
     let mut inode = tree.file(id)?;
     if inode.layout.is_inline() || inode.layout.version != layout_version && !is_planted(Bug::StaleLayoutAccepted) {
         return Err(Error::LayoutChanged.into());
     }
     let is_within = end <= inode.size && reach <= inode.size_high;
-    let times_of = (fast && is_within && !drop_set_id).then_some(id);
+    let times_of = (fast && is_within && !drop_set_id).then_some((id, at));
     let mut commit = Commit { reply: Some(Reply::Done), times_of, ..Commit::default() };
-    written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, now);
+    written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, at);
     inode.size_high = inode.size_high.max(reach);
     commit.put(tree.key(id, Kind::Inode), &inode);
     if here.carried {

@@ -37,8 +37,8 @@ fn data_step(here: &mut Here, op: &DataOp) -> Stepped<Next> {
             let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
             data::write_shard(here, shard, *offset, bytes, *follow)
         }
-        DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast } => {
-            data::wrote(here, *inode, *layout_version, (*end, *reach), (*drop_set_id, *fast))
+        DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast, age } => {
+            data::wrote(here, *inode, *layout_version, (*end, *reach), (*drop_set_id, *fast, *age))
         }
         DataOp::Append { inode, data, drop_set_id } => data::append(here, *inode, data, *drop_set_id),
         DataOp::Allocate { inode, offset, length, mode, drop_set_id } => {

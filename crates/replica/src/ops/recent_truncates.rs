@@ -43,7 +43,7 @@ impl Cuts {
     /// would write them again, over what others may have written since. Returns the op, and true if it was moved: the
     /// client then knows an earlier layout.
     pub fn carry_over<'a>(&self, volume: VolumeId, op: &'a Op) -> (Cow<'a, Op>, bool) {
-        let Op::Data { op: DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, .. } } = op else {
+        let Op::Data { op: DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, age, .. } } = op else {
             return (Cow::Borrowed(op), false);
         };
         let (mut version, last) = (*layout_version, *end.max(reach));
@@ -54,8 +54,8 @@ impl Cuts {
             return (Cow::Borrowed(op), false);
         }
         // Not a fast one: the op makes a record, and its answer has the layout.
-        let (inode, end, reach, drop_set_id, fast) = (*inode, *end, *reach, *drop_set_id, false);
-        let op = DataOp::Wrote { inode, layout_version: version, end, reach, drop_set_id, fast };
+        let (inode, end, reach, drop_set_id, fast, age) = (*inode, *end, *reach, *drop_set_id, false, *age);
+        let op = DataOp::Wrote { inode, layout_version: version, end, reach, drop_set_id, fast, age };
         (Cow::Owned(Op::Data { op }), true)
     }
 }
@@ -68,7 +68,7 @@ mod tests {
 
     fn carried(cuts: &Cuts, version: u32, end: u64, reach: u64) -> u32 {
         let (inode, layout_version) = (FILE.1, version);
-        let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id: false, fast: true };
+        let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id: false, fast: true, age: 0 };
         match cuts.carry_over(FILE.0, &Op::Data { op }).0.into_owned() {
             Op::Data { op: DataOp::Wrote { layout_version, .. } } => layout_version,
             other => panic!("{other:?}"),

@@ -102,8 +102,8 @@ pub struct Commit {
     pub fresh: Vec<Fresh>,
     /// The answer to the session, kept for retries. `None` for records that are not the commit point.
     pub reply: Option<Reply>,
-    /// The file of which only times change, after a fast write.
-    pub times_of: Option<InodeId>,
+    /// The file of which only times change, after a write within its size, and when that was.
+    pub times_of: Option<(InodeId, Time)>,
     /// The truncate that the record makes.
     pub cut: Option<Cut>,
 }

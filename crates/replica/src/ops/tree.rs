@@ -242,6 +242,11 @@ pub fn later(now: Time, before: Time) -> Time {
     now.max(before)
 }
 
+/// The time so many ns before another.
+pub fn before(time: Time, ns: u64) -> Time {
+    Time(time.0.saturating_sub(i64::try_from(ns).unwrap_or(i64::MAX)))
+}
+
 /// A new inode.
 pub fn new_inode(kind: NodeKind, mode: u16, uid: u32, gid: u32, now: Time) -> InodeRecord {
     InodeRecord {

@@ -57,7 +57,7 @@ fn attr(id: InodeId) -> Attr {
 /// A leader that no session had pledges of before.
 fn begun() -> Pledges {
     let pledges = Pledges::default();
-    pledges.begin(TERM);
+    pledges.begin(TERM, Duration::ZERO, &mut Recalls::default());
     pledges.know_sessions(&[], START, &mut Recalls::default());
     pledges
 }
@@ -86,7 +86,7 @@ fn has_node() -> Result<Reply> {
 /// Whether a record waits, and the sessions that are told.
 fn change(pledges: &Pledges, by: SessionId, changes: &[Change], now: Duration) -> (bool, Vec<SessionId>) {
     let mut recalls = Recalls::default();
-    let waits = pledges.block(by, changes, now, &mut recalls);
+    let waits = pledges.block(by, (changes, false), now, &mut recalls);
     (waits, recalls.0.into_keys().collect())
 }
 
@@ -103,10 +103,10 @@ fn a_change_waits_until_other_sessions_have_returned_what_it_is_about() {
     assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (true, vec![ANN]));
     assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (true, vec![]), "it is told once");
     let returned = |number| Pledge { about: about_name("a"), number };
-    assert!(!pledges.returned(ANN, VOLUME, TERM, &[returned(numbers[0] - 1)]), "an earlier pledge");
-    assert!(!pledges.returned(ANN, VOLUME, TERM + 1, &[returned(numbers[0])]), "of another leader");
-    assert!(!pledges.returned(BEN, VOLUME, TERM, &[returned(numbers[0])]), "of another session");
-    assert!(pledges.returned(ANN, VOLUME, TERM, &[returned(numbers[0])]));
+    assert!(!pledges.returned((ANN, VOLUME), TERM, &[returned(numbers[0] - 1)], &[]), "an earlier pledge");
+    assert!(!pledges.returned((ANN, VOLUME), TERM + 1, &[returned(numbers[0])], &[]), "of another leader");
+    assert!(!pledges.returned((BEN, VOLUME), TERM, &[returned(numbers[0])], &[]), "of another session");
+    assert!(pledges.returned((ANN, VOLUME), TERM, &[returned(numbers[0])], &[]));
     assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (false, vec![]));
     assert_eq!(change(&pledges, BEN, &attribute_changes(), START), (true, vec![ANN]));
 }
@@ -162,7 +162,7 @@ fn a_session_that_returns_nothing_is_not_renewed_and_delays_others_by_its_lease(
 #[test]
 fn a_new_leader_waits_until_every_session_has_forgotten_the_pledges_of_the_one_before() {
     let pledges = Pledges::default();
-    pledges.begin(TERM);
+    pledges.begin(TERM, Duration::ZERO, &mut Recalls::default());
     assert!(change(&pledges, ANN, &name_changes("a"), START).0, "the sessions are not known yet");
     let mut recalls = Recalls::default();
     pledges.know_sessions(&[ANN, BEN], START, &mut recalls);
@@ -174,14 +174,14 @@ fn a_new_leader_waits_until_every_session_has_forgotten_the_pledges_of_the_one_b
     assert!(change(&pledges, ANN, &name_changes("a"), START).0);
     assert!(pledges.forgot(BEN, TERM));
     assert_eq!(change(&pledges, ANN, &name_changes("a"), START), (false, vec![]));
-    pledges.begin(TERM + 1);
+    pledges.begin(TERM + 1, Duration::ZERO, &mut Recalls::default());
     assert_eq!(pledges.term(), TERM, "nobody else has led meanwhile");
 }
 
 #[test]
 fn pledges_of_an_earlier_leader_have_expired_in_the_end() {
     let pledges = Pledges::default();
-    pledges.begin(TERM);
+    pledges.begin(TERM, Duration::ZERO, &mut Recalls::default());
     let mut recalls = Recalls::default();
     pledges.know_sessions(&[ANN], START, &mut recalls);
     assert!(pledges.tick(START + PLEDGE_LEASE, &mut recalls).is_empty());
@@ -206,7 +206,7 @@ fn a_list_pledges_each_entry_under_a_number_of_its_own() {
     assert_eq!(except, &[2, 3], "a name that cools, and attributes that are not there");
     let third = Pledge { about: about_name("c"), number: first + 4 };
     change(&pledges, BEN, &name_changes("c"), START);
-    assert!(pledges.returned(ANN, VOLUME, TERM, &[third]));
+    assert!(pledges.returned((ANN, VOLUME), TERM, &[third], &[]));
     let later = look_up(&pledges, ANN, "d", Err(Error::NotFound), START);
     assert_eq!(later, [first + 6]);
 }
@@ -224,7 +224,7 @@ fn a_session_has_a_bounded_number_and_the_oldest_are_recalled() {
     let recalled = recalls.0.remove(&ANN).unwrap();
     assert_eq!(recalled.len(), OLDEST_AT_ONCE);
     assert_eq!(recalled[0].about, about_name("0"));
-    pledges.returned(ANN, VOLUME, TERM, &recalled);
+    pledges.returned((ANN, VOLUME), TERM, &recalled, &[]);
     assert_eq!(pledges.count(), PER_SESSION_MAX - OLDEST_AT_ONCE + 1);
     assert_eq!(look_up(&pledges, ANN, "more", Err(Error::NotFound), START).len(), 1);
     assert_eq!(pledges.term_for(ANN, START + PATIENCE * 2), Some(TERM), "no change waits for these");
@@ -253,7 +253,7 @@ fn a_change_goes_on_once_the_others_have_returned_what_its_own_session_has_too()
     let numbers = look_up(&pledges, ANN, "a", Err(Error::NotFound), START);
     look_up(&pledges, BEN, "a", Err(Error::NotFound), START);
     assert!(change(&pledges, BEN, &name_changes("a"), START).0);
-    assert!(pledges.returned(ANN, VOLUME, TERM, &[Pledge { about: about_name("a"), number: numbers[0] }]));
+    assert!(pledges.returned((ANN, VOLUME), TERM, &[Pledge { about: about_name("a"), number: numbers[0] }], &[]));
     assert!(!change(&pledges, BEN, &name_changes("a"), START).0);
 }
 
@@ -304,9 +304,83 @@ fn bytes_of_a_shard_change_once_others_have_returned_them() {
     assert_eq!(change(&pledges, BEN, &write, START), (true, vec![ANN]));
     assert_eq!(read_shard(&pledges, BEN, 3, START), None, "it is recalled");
     let about = Pledged::Shard { data: DataId(9), index: 3 };
-    assert!(pledges.returned(ANN, VOLUME, TERM, &[Pledge { about, number }]));
+    assert!(pledges.returned((ANN, VOLUME), TERM, &[Pledge { about, number }], &[]));
     assert_eq!(change(&pledges, BEN, &write, START), (false, vec![]));
     assert_eq!(pledges.count(), 1, "the other shard");
+}
+
+fn grant(pledges: &Pledges, session: SessionId, now: Duration) -> Option<u64> {
+    match pledges.grant(PARTITION, &Ask { pledge: true, ..ask(session) }, FILE, now) {
+        Reply::Pledged { pledges, .. } => pledges.first().map(|given| given.number),
+        _ => None,
+    }
+}
+
+fn written(age: u64) -> Vec<Written> {
+    vec![Written { file: (VOLUME, FILE), age }]
+}
+
+#[test]
+fn times_are_shown_once_those_who_write_under_grants_have_said_when_they_last_did() {
+    let (pledges, file) = (begun(), (VOLUME, FILE));
+    let number = grant(&pledges, ANN, START).unwrap();
+    assert!(pledges.hides_times(BEN, file));
+    assert!(!pledges.hides_times(ANN, file), "it has said so before it asks");
+    let mut recalls = Recalls::default();
+    pledges.recall_grants(&[file], START, &mut recalls);
+    assert_eq!(recalls.0.into_keys().collect::<Vec<_>>(), [ANN]);
+    assert!(pledges.hides_times(ANN, file), "what it said may be older than what it wrote since");
+    assert_eq!(grant(&pledges, ANN, START), None, "none during a recall");
+    let (pledge, report) = (Pledge { about: Pledged::Times { inode: FILE }, number }, Report { inode: FILE, age: 5 });
+    assert!(pledges.returned((ANN, VOLUME), TERM, &[pledge.clone()], &[report.clone()]));
+    assert_eq!(pledges.take_written(), written(5));
+    assert!(!pledges.hides_times(BEN, file) && !pledges.has_grant(file));
+    pledges.returned((ANN, VOLUME), TERM, &[pledge], &[report]);
+    assert_eq!(pledges.take_written(), [], "a return that comes twice counts once");
+    assert_eq!(grant(&pledges, ANN, START), None, "it has to cool");
+    pledges.tick(START + COOLING, &mut Recalls::default());
+    assert!(grant(&pledges, ANN, START + COOLING).is_some());
+}
+
+#[test]
+fn an_inode_is_changed_once_all_grants_on_it_are_returned_those_of_the_session_itself_too() {
+    let pledges = begun();
+    let numbers = [grant(&pledges, ANN, START).unwrap(), grant(&pledges, BEN, START).unwrap()];
+    let mut recalls = Recalls::default();
+    assert!(!pledges.block(ANN, (&attribute_changes(), true), START, &mut recalls), "both may write");
+    assert_eq!(change(&pledges, ANN, &attribute_changes(), START), (true, vec![ANN, BEN]));
+    for (session, number) in [ANN, BEN].into_iter().zip(numbers) {
+        assert!(change(&pledges, ANN, &attribute_changes(), START).0);
+        pledges.returned((session, VOLUME), TERM, &[Pledge { about: Pledged::Times { inode: FILE }, number }], &[]);
+    }
+    assert_eq!(change(&pledges, ANN, &attribute_changes(), START), (false, vec![]));
+    assert_eq!(pledges.take_written(), [], "neither wrote");
+}
+
+#[test]
+fn a_session_that_ends_or_does_not_return_its_grant_may_have_written_until_then() {
+    let pledges = begun();
+    grant(&pledges, ANN, START).unwrap();
+    assert!(pledges.end_session(ANN));
+    assert_eq!(pledges.take_written(), written(0));
+    grant(&pledges, BEN, START).unwrap();
+    assert!(change(&pledges, ANN, &attribute_changes(), START).0);
+    let late = START + PATIENCE + EXPIRES_AFTER;
+    assert_eq!(pledges.tick(late, &mut Recalls::default()), BTreeSet::from([BEN]));
+    assert_eq!(pledges.take_written(), written(0));
+    assert!(!change(&pledges, ANN, &attribute_changes(), late).0);
+}
+
+#[test]
+fn a_leader_that_goes_on_in_another_view_recalls_all_grants() {
+    let pledges = begun();
+    let number = grant(&pledges, ANN, START).unwrap();
+    let mut recalls = Recalls::default();
+    pledges.begin(TERM + 1, START, &mut recalls);
+    assert_eq!(recalls.0.into_keys().collect::<Vec<_>>(), [ANN]);
+    assert!(pledges.hides_times(ANN, (VOLUME, FILE)), "its marker may be gone");
+    assert!(pledges.returned((ANN, VOLUME), TERM, &[Pledge { about: Pledged::Times { inode: FILE }, number }], &[]));
+    assert!(pledges.has_no_grants());
 }
 
 #[test]
@@ -321,7 +395,7 @@ fn a_shard_that_is_removed_is_not_recalled() {
 #[test]
 fn what_is_left_after_a_loss_is_hidden_until_sessions_have_forgotten() {
     let pledges = Pledges::default();
-    pledges.begin(TERM);
+    pledges.begin(TERM, Duration::ZERO, &mut Recalls::default());
     assert!(!pledges.hides_loss(), "nothing was lost");
     pledges.note_loss();
     assert!(pledges.hides_loss(), "the sessions are not known yet");

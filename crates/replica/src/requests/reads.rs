@@ -11,6 +11,7 @@
 //! | no fast write that a member may lack is in the shard | same | `FastLane`, `shows_unsettled` |
 //! | no truncate still has shards of the inode to cut | a write under the new layout would be cut too | `is_cutting` |
 //! | times of fast writes in the answer have been recorded | times would move backwards | `fast/times.rs` |
+//! | no other session may move times in the answer under a grant | its last write would not show | `shows_granted` |
 //! | no session may have what all members have lost | the session would show it afterwards | `hides_loss` |
 //! | no session may have times from before a leader renewed them | the session would show them afterwards | `shows_renewed` |
 //!
@@ -48,7 +49,9 @@ impl Leader {
             Err(Stop::Error(error)) => Err(error),
             Err(_) => return None,
         };
-        let is_unrecorded = found.as_ref().is_ok_and(|reply| !self.times.unrecorded_in(ask.volume, reply).is_empty());
+        let is_unrecorded = found.as_ref().is_ok_and(|reply| {
+            !self.times.unrecorded_in(ask.volume, reply).is_empty() || self.shows_granted(ask, reply)
+        });
         let is_hidden = self.shows_cut(&found) || self.shows_renewed(ask.volume, &found) || is_unrecorded;
         if is_hidden || self.depends_on_unsettled(op, &found) {
             return None;

@@ -405,7 +405,7 @@ fn part(bench: &mut Bench, number: usize, bytes: &[u8]) -> Name {
         bench.ring.execute(Op::Data { op: write }).unwrap();
     }
     let (end, layout_version) = (bytes.len() as u64, attr.layout.version);
-    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false, age: 0 };
     bench.ring.execute(Op::Data { op: wrote }).unwrap();
     name
 }

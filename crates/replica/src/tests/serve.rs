@@ -251,7 +251,7 @@ fn a_file_that_is_being_cut_is_shown_and_linked_once_its_shards_are_cut() {
     let op = DataOp::WriteShard { data, index: far, offset: 0, bytes, follow: None, fast: false };
     ring.execute(Op::Data { op }).unwrap();
     let end = far * SHARD_BYTES + 100;
-    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false, age: 0 };
     ring.execute(Op::Data { op: wrote }).unwrap();
     ring.rest();
     let size = Some(far * SHARD_BYTES + 10);
@@ -338,7 +338,7 @@ fn nothing_is_left_of_a_great_file_that_was_removed() {
         write(&mut ring, *index).unwrap();
     }
     let end = (indices.last().unwrap() + 1) * SHARD_BYTES;
-    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false, age: 0 };
     ring.execute(Op::Data { op: wrote }).unwrap();
     ring.execute(unlink(b"f")).unwrap();
     ring.rest();
@@ -366,7 +366,7 @@ fn the_longest_file_is_removed_as_fast_as_others() {
     let spilt = ring.execute(Op::Data { op: DataOp::Spill { inode } });
     let Ok(Reply::Node { attr, .. }) = spilt else { panic!("{spilt:?}") };
     let (layout_version, end) = (attr.layout.version, FILE_BYTES_MAX);
-    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+    let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false, age: 0 };
     ring.execute(Op::Data { op: wrote }).unwrap();
     ring.execute(unlink(b"f")).unwrap();
     ring.rest();

@@ -568,7 +568,7 @@ fn more_shards_than_one_record_takes_are_emptied_cut_and_dropped() {
             ring.execute(Op::Data { op: write }).unwrap();
         }
         let (layout_version, end) = (attr.layout.version, 200_000 * SHARD_BYTES);
-        let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+        let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false, age: 0 };
         ring.execute(Op::Data { op: wrote }).unwrap();
         ring.write_home();
         match way {

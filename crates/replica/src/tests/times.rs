@@ -39,7 +39,7 @@ impl Written {
         self.op_id += 256;
         self.ring.clock += 1_000_000;
         let layout_version = self.attr().layout.version;
-        let op = DataOp::Wrote { inode: self.inode, layout_version, end, reach: end, drop_set_id: false, fast };
+        let op = DataOp::Wrote { inode: self.inode, layout_version, end, reach: end, drop_set_id: false, fast, age: 0 };
         let ask = Ask { op_id: OpId(self.op_id), durable: true, now: Time(self.ring.clock), ..self.ring.ask() };
         let token = Token(self.op_id);
         (token, Event::Request { token, ask, op: Op::Data { op } })
@@ -259,4 +259,33 @@ fn a_write_that_comes_once_more_does_not_undo_times_that_were_set_since() {
     written.ring.tell(written.leader, event);
     (0..10).for_each(|_| written.ring.tick());
     assert_eq!(written.attr().mtime, Time(1234));
+}
+
+/// What a session wrote under a grant shows once it has said so, and counts as written until then.
+#[test]
+fn a_read_by_another_session_waits_for_the_word_of_who_writes_under_a_grant() {
+    let mut written = Written::new();
+    let (volume, inode, session) = (VOLUME, written.inode, written.ring.ask().session);
+    let (token, mut event) = written.event(true, 100_000);
+    if let Event::Request { ask, .. } = &mut event {
+        ask.pledge = true;
+    }
+    written.ring.tell(written.leader, event);
+    let Some(Ok(Reply::Pledged { pledges, .. })) = written.ring.answers.remove(&token) else { panic!("no grant") };
+    let (term, number) = (pledges[0].term, pledges[0].number);
+    let before = written.attr();
+    written.ring.clock += 5_000_000_000;
+    let wrote_at = Time(written.ring.clock);
+    written.ring.clock += 1_000_000_000;
+    let (other, op) = (SessionId(session.0 + 1), Op::Inode { op: InodeOp::GetAttr { inode } });
+    let ask = Ask { session: other, now: Time(written.ring.clock), ..written.ring.ask() };
+    let token = Token(1 << 40);
+    written.ring.tell(written.leader, Event::Request { token, ask, op });
+    assert_eq!(written.ring.answers.remove(&token), None, "it waits");
+    let pledges = vec![Pledge { about: Pledged::Times { inode }, number }];
+    let reports = vec![Report { inode, age: 1_000_000_000 }];
+    written.ring.tell(written.leader, Event::Returned { session, volume, term, pledges, reports });
+    let Some(Ok(Reply::Node { attr, .. })) = written.ring.answers.remove(&token) else { panic!("no answer") };
+    assert!(attr.mtime == wrote_at && attr.change > before.change, "{attr:?} {before:?}");
+    written.ring.rest();
 }

@@ -35,7 +35,7 @@ impl Long {
 
     fn wrote(&mut self, end: u64) {
         let (inode, layout_version) = (self.inode, self.attr().layout.version);
-        let op = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+        let op = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false, age: 0 };
         self.ring.execute(Op::Data { op }).unwrap();
     }
 
@@ -187,7 +187,8 @@ fn what_a_truncate_has_not_cut_is_not_written_again() {
     let inode = create_file(&mut ring).id;
     let Reply::Node { attr, .. } = ring.execute(Op::Data { op: DataOp::Spill { inode } }).unwrap() else { panic!() };
     let wrote = |version: u32, end: u64| {
-        let op = DataOp::Wrote { inode, layout_version: version, end, reach: end, drop_set_id: false, fast: false };
+        let op =
+            DataOp::Wrote { inode, layout_version: version, end, reach: end, drop_set_id: false, fast: false, age: 0 };
         Op::Data { op }
     };
     let first = attr.layout.version;
@@ -241,7 +242,7 @@ fn a_note_about_a_file_that_is_being_cut_is_answered_once_it_is_cut() {
     let legs = deliver_but(&mut file.ring, |envelope| matches!(envelope.message, Message::Leg { .. }));
     assert!(!legs.is_empty(), "it is on its way");
     for (token, end) in [(2, end - 50), (3, end)] {
-        let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false };
+        let wrote = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast: false, age: 0 };
         begin(&mut file.ring, token, Op::Data { op: wrote });
     }
     deliver_but(&mut file.ring, |_| false);

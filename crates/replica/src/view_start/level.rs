@@ -13,6 +13,7 @@ use crate::log::follower::append_if_room;
 use crate::log::settle::Then;
 use crate::message::{Address, BlockAt, FastList, Message};
 use crate::ops::step::Commit;
+use crate::pledges::Recalls;
 use crate::view_start::compare::Comparison;
 use crate::view_start::feed::has_lost_records;
 use bytes::Bytes;
@@ -94,7 +95,9 @@ impl Leader {
         // Files with a writing marker get new times before the leader serves.
         self.times.forget();
         self.begin_fast_lane(cx)?;
-        self.pledges.begin(self.fast.term);
+        let mut recalls = Recalls::default();
+        self.pledges.begin(self.fast.term, cx.around.elapsed, &mut recalls);
+        recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
         if cx.at.view.forgetful {
             self.pledges.note_loss();
         }

@@ -258,8 +258,8 @@ impl Node {
                 Ok(Reply::Orphans { inodes, unrestored, graph })
             }
             VolumeOp::Renew { forgot } => Ok(Reply::Terms { terms: self.renew_pledges(session, forgot)? }),
-            VolumeOp::Return { partition, term, pledges } => {
-                self.take_back_pledges(session, *partition, *term, pledges.clone())?;
+            VolumeOp::Return { partition, term, pledges, reports } => {
+                self.take_back_pledges(session, *partition, *term, (pledges.clone(), reports.clone()))?;
                 Ok(Reply::Done)
             }
             VolumeOp::EndSession => {

@@ -56,13 +56,13 @@ impl Node {
         session: &Session,
         partition: PartitionNumber,
         term: u64,
-        pledges: Vec<Pledge>,
+        (pledges, reports): (Vec<Pledge>, Vec<Report>),
     ) -> Result<()> {
         let ring = self.ring(self.volume(session.volume)?.ring)?;
         if let Ok((to, _)) = ring.leader(partition) {
             let (session, volume) = (session.id, session.volume);
             let mut turn = Turn::new(self, &ring);
-            turn.deliver(to, Event::Returned { session, volume, term, pledges });
+            turn.deliver(to, Event::Returned { session, volume, term, pledges, reports });
             turn.run();
         }
         Ok(())

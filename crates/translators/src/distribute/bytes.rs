@@ -2,6 +2,7 @@
 
 use super::{Distribute, Shape, unexpected};
 use crate::pledges::Reading;
+use crate::pledges::grants::Grant;
 use crate::replicate::{Flight, Recipient};
 use crate::unsynced::Losses;
 use bytes::{Bytes, BytesMut};
@@ -21,7 +22,10 @@ pub(super) struct ShardChanges {
     pub reach: u64,
     /// True if the set-user-id and set-group-id bits are cleared.
     pub drop_set_id: bool,
+    /// True if the bytes lie within the file's size: then the leader may keep the times without a record.
+    pub within: bool,
 }
+
 /// A write to a file whose bytes are in shards.
 #[derive(Clone, Copy)]
 pub(super) struct FileWrite<'a> {
@@ -174,11 +178,17 @@ impl Distribute {
         // A write that extends the file takes the leader's path.
         let is_within = self.known_shape(inode).is_some_and(|shape| write.end() <= shape.size);
         let before = self.replicate.map();
+        let durable = context.durable;
+        let grant = if is_within && !drop_set_id {
+            self.replicate.pledges().grant(inode, layout.version, durable)
+        } else {
+            None
+        };
         let fast = is_within && matches!(&runs[..], [(shard, ..)] if self.replicate.may_be_fast(*shard, data.len()));
         if let (true, [(shard, from, _)]) = (fast, &runs[..])
             && let Some(flight) = self.replicate.begin_fast(context, *shard, *from as u32, data)
         {
-            let done = self.finish_fast(context, write, flight, *from as u32);
+            let done = self.finish_fast(context, write, (flight, grant), *from as u32);
             self.note_unsynced(context, inode, &[*shard], &before);
             self.limit_unsynced(context)?;
             return done;
@@ -197,28 +207,43 @@ impl Distribute {
         };
         let ops = runs.into_iter().map(op).collect();
         let end = write.end();
-        self.change_shards(context, inode, layout, ShardChanges { ops, end, reach: end, drop_set_id })
+        let changes = ShardChanges { ops, end, reach: end, drop_set_id, within: is_within };
+        Ok(self.change_shards_granted(context, inode, layout, (changes, grant))?.is_some())
     }
 
     /// Completes a fast write, which lies within the file's size. The inode's leader is asked while the bytes are on
     /// their way to all members: they accept the write only if nothing, a truncate included, has changed the shard
     /// since the leader allowed it, so the two need no order. If the write had to take the leader's path, the inode's
     /// leader is asked after it. False if the layout changed meanwhile: then the write must be repeated.
-    fn finish_fast(&self, context: &Context, write: &FileWrite<'_>, flight: Flight<'_>, from: u32) -> Result<bool> {
+    fn finish_fast(
+        &self,
+        context: &Context,
+        write: &FileWrite<'_>,
+        (flight, grant): (Flight<'_>, Option<Grant>),
+        from: u32,
+    ) -> Result<bool> {
         let FileWrite { inode, layout, data, drop_set_id, .. } = *write;
-        let end = write.end();
+        let (end, reach, layout_version) = (write.end(), write.end(), layout.version);
         let home = Recipient::Leader(self.home(inode));
-        let wrote = Op::Data {
-            op: DataOp::Wrote { inode, layout_version: layout.version, end, reach: end, drop_set_id, fast: true },
+        let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast: true, age: 0 };
+        let wrote = Op::Data { op };
+        let told = match grant {
+            _ if is_planted(Bug::TimesOff) => Some(Ok(Reply::Done)),
+            Some(_) => None,
+            None => Some(flight.send_beside(context, home, wrote.clone())),
         };
-        let confirmed =
-            if is_planted(Bug::TimesOff) { Ok(Reply::Done) } else { flight.send_beside(context, home, wrote.clone()) };
-        let confirmed = match flight.finish(context, from, data) {
-            Ok(true) => confirmed,
-            Ok(false) => self.replicate.send(context, home, wrote),
-            Err(error) => Err(error),
+        let is_fast = flight.finish(context, from, data)?;
+        let told = match (told, grant) {
+            (Some(told), _) if is_fast => told,
+            (None, Some(grant)) if self.replicate.pledges().wrote(inode, &grant) => Ok(Reply::Done),
+            _ => self.replicate.send(context, home, wrote),
         };
-        match confirmed {
+        self.learn_told(told)
+    }
+
+    /// Takes the reply of the inode's leader to the word of a write. False if the layout changed meanwhile.
+    fn learn_told(&self, told: Result<Reply>) -> Result<bool> {
+        match told {
             Ok(reply) => {
                 self.learn_layout(&reply);
                 Ok(true)
@@ -249,13 +274,26 @@ impl Distribute {
         layout: &Layout,
         changes: ShardChanges,
     ) -> Result<Option<Vec<Reply>>> {
-        let ShardChanges { ops, end, reach, drop_set_id } = changes;
+        self.change_shards_granted(context, inode, layout, (changes, None))
+    }
+
+    /// As [`Distribute::change_shards_replies`]. With a grant the inode's leader is told only if it is over by the end.
+    fn change_shards_granted(
+        &self,
+        context: &Context,
+        inode: InodeId,
+        layout: &Layout,
+        (changes, grant): (ShardChanges, Option<Grant>),
+    ) -> Result<Option<Vec<Reply>>> {
+        let ShardChanges { ops, end, reach, drop_set_id, within: fast } = changes;
         let shards: Vec<ShardId> = ops.iter().map(|(shard, _)| *shard).collect();
         let home = self.home(inode);
         let recipient = |shard: &ShardId| Recipient::Leader(self.partition(shard.position()));
         let mut batch: Vec<_> = ops.into_iter().map(|(shard, op)| (recipient(&shard), Op::Data { op })).collect();
-        let wrote = DataOp::Wrote { inode, layout_version: layout.version, end, reach, drop_set_id, fast: false };
-        batch.push((Recipient::Leader(home), Op::Data { op: wrote }));
+        let layout_version = layout.version;
+        let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast, age: 0 };
+        let (home, wrote) = (Recipient::Leader(home), Op::Data { op });
+        batch.extend(grant.is_none().then(|| (home, wrote.clone())));
         let before = self.replicate.map();
         let replies = self.replicate.send_all(context, batch)?;
         self.note_unsynced(context, inode, &shards, &before);
@@ -272,6 +310,12 @@ impl Distribute {
                 Err(Error::LayoutChanged) => return Ok(None),
                 Err(error) => return Err(error),
             }
+        }
+        if let Some(grant) = grant
+            && !self.replicate.pledges().wrote(inode, &grant)
+            && !self.learn_told(self.replicate.send(context, home, wrote))?
+        {
+            return Ok(None);
         }
         self.note_size(inode, layout, end);
         self.limit_unsynced(context)?;

@@ -60,7 +60,12 @@ impl Distribute {
                 true => self.punch(context, to.inode, &layout, to.offset..end, end, drop_set_id),
                 false => {
                     let ops = self.copies(&source.layout, from.offset, &layout, to.offset, length);
-                    self.change_shards(context, to.inode, &layout, ShardChanges { ops, end, reach: end, drop_set_id })
+                    self.change_shards(
+                        context,
+                        to.inode,
+                        &layout,
+                        ShardChanges { ops, end, reach: end, drop_set_id, within: false },
+                    )
                 }
             };
             match changed {

@@ -28,7 +28,7 @@ impl Distribute {
         end: u64,
         drop_set_id: bool,
     ) -> Result<bool> {
-        let changes = |ops| ShardChanges { ops, end, reach: 0, drop_set_id };
+        let changes = |ops| ShardChanges { ops, end, reach: 0, drop_set_id, within: false };
         let whole = range.start.div_ceil(SHARD_BYTES)..range.end / SHARD_BYTES;
         let (Some(data), true) = (data_of(layout), whole.end.saturating_sub(whole.start) > WHOLE_SHARDS_MAX) else {
             return self.change_shards(context, inode, layout, changes(self.punches(layout, range)));

@@ -99,7 +99,7 @@ impl Distribute {
         let ops = runs.into_iter().map(op).collect();
         let end = if keep_size { 0 } else { range.end };
         let reach = if fill == Fill::Nothing { 0 } else { range.end };
-        self.change_shards(context, inode, layout, ShardChanges { ops, end, reach, drop_set_id })
+        self.change_shards(context, inode, layout, ShardChanges { ops, end, reach, drop_set_id, within: false })
     }
 
     /// Executes SEEK_DATA or SEEK_HOLE (lseek(2)). Replies `Found` with a position.

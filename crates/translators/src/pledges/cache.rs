@@ -4,10 +4,13 @@
 //! named, and is used only until the lease of that term is over. Nothing is remembered of what a recall or an op of this
 //! session has touched since the request was sent that the reply answers.
 
+mod granted;
+
 use super::NameAt;
 use super::contents::{Contents, has_same_content};
 use super::dropped::{Changing, Dropped};
 use super::generations::Generations;
+use super::grants::{Grants, Untold};
 use super::shards::{NOT_PLEDGED, ShardRead, Shards};
 use super::touched::{Touched, is_access_near};
 use hekate_proto::planted::{Bug, is_planted};
@@ -40,6 +43,7 @@ pub(crate) struct Cache {
     attributes: Generations<InodeId, Known<Attr>>,
     contents: Contents,
     shards: Shards,
+    pub grants: Grants,
     /// What was dropped last, with the moment.
     dropped: VecDeque<(u64, Dropped)>,
     /// Replies to requests from before this moment are not taken.
@@ -117,6 +121,8 @@ pub(crate) struct DoorRecalls {
     pub names: Vec<NameAt>,
     /// Files.
     pub contents: Vec<InodeId>,
+    /// What was written under grants that are recalled.
+    pub written: Vec<Untold>,
 }
 
 impl Cache {
@@ -265,7 +271,7 @@ impl Cache {
                         Found::Node { attr } => Some((attr.id, attr.kind)),
                         Found::Elsewhere { inode, kind } => Some((*inode, *kind)),
                         Found::Missing => None,
-                        Found::List { .. } | Found::Data { .. } => continue,
+                        Found::List { .. } | Found::Data { .. } | Found::Done => continue,
                     };
                     self.remember_name(asked, (*dir, name.clone()), Known { partition, number, value });
                 }
@@ -373,6 +379,7 @@ impl Cache {
     /// Drops recalled pledges. Returns what a door is to forget: attributes, and names.
     pub fn drop_recalled(&mut self, partition: PartitionNumber, pledges: &[Pledge]) -> DoorRecalls {
         let (mut inodes, mut names, mut loses, mut contents) = (Vec::new(), Vec::new(), false, Vec::new());
+        let mut written = Vec::new();
         for Pledge { about, number } in pledges {
             match about {
                 Pledged::Name { dir, name } => {
@@ -397,11 +404,12 @@ impl Cache {
                 Pledged::Shard { data, index } => {
                     contents.extend(self.shards.recalled((*data, *index), partition, *number));
                 }
+                Pledged::Times { inode } => written.extend(self.grants.recalled(*inode, partition, *number)),
             }
             self.note_dropped(Dropped::About(about.clone()));
         }
         let attributes = if loses { DoorForgets::All } else { DoorForgets::These(inodes) };
-        DoorRecalls { attributes, names, contents }
+        DoorRecalls { attributes, names, contents, written }
     }
 
     /// A name changes that ops under way rely on. Returns true if there are any.
@@ -508,7 +516,7 @@ impl Cache {
                 Dropped::About(Pledged::Attributes { inode }) => self.attributes.remove(inode),
                 Dropped::AnyFile => self.attributes.retain(|_, known| known.value.kind == NodeKind::Directory),
                 Dropped::AnyInode => self.attributes.clear(),
-                Dropped::About(Pledged::Shard { .. }) => {}
+                Dropped::About(Pledged::Shard { .. } | Pledged::Times { .. }) => {}
                 Dropped::Shards(inode) => self.shards.forget(*inode),
                 Dropped::AnyShards => self.shards.clear(),
                 Dropped::Everything => {
@@ -531,7 +539,7 @@ impl Cache {
             let lease = match known.filter(|lease| is_same && is_kept(*lease)) {
                 Some(lease) => Lease { term: *term, until: lease.until.max(sent + PLEDGE_LEASE), ..lease },
                 None => {
-                    self.forget_partition(*partition);
+                    self.forget_partition(*partition, *term);
                     let is_forgotten = known.is_some_and(|lease| is_same && lease.is_forgotten);
                     Lease { term: *term, is_forgotten, until: sent + PLEDGE_LEASE, since: self.moment }
                 }
@@ -552,11 +560,12 @@ impl Cache {
     }
 
     /// Drops all that a partition has pledged.
-    fn forget_partition(&mut self, partition: PartitionNumber) {
+    fn forget_partition(&mut self, partition: PartitionNumber, term: u64) {
         self.moment += 1;
         self.names.retain(|_, known| known.partition != partition);
         self.attributes.retain(|_, known| known.partition != partition);
         self.shards.forget_partition(partition);
+        self.grants.forget_partition(partition, term);
     }
 
     /// The terms before which nothing is remembered any more, here and where doors have passed it on.

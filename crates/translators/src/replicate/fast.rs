@@ -173,7 +173,7 @@ impl Replicate {
 impl Flight<'_> {
     /// Sends one other change while the write is in flight, and waits for its reply.
     pub(crate) fn send_beside(&self, context: &Context, recipient: Recipient, op: Op) -> Result<Reply> {
-        self.replicate.send_change(context, self.beside.op_id, false, recipient, op)
+        self.replicate.send_asking_grant(context, self.beside.op_id, recipient, op)
     }
 
     /// Waits for all members. If one has not accepted the write, the leader determines its outcome. True if all

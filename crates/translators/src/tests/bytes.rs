@@ -58,7 +58,8 @@ fn a_write_over_several_shards_ends_at_the_inodes_leader() {
     client.write(FILE, SHARD_BYTES - 2, b"abcd").unwrap();
     let sent = client.servers.take_sent();
     let end = SHARD_BYTES + 2;
-    let wrote = DataOp::Wrote { inode: FILE, layout_version: 1, end, reach: end, drop_set_id: false, fast: false };
+    let wrote =
+        DataOp::Wrote { inode: FILE, layout_version: 1, end, reach: end, drop_set_id: false, fast: false, age: 0 };
     assert_eq!(sent.last().unwrap().request.op, Op::Data { op: wrote });
     assert_eq!((sent.len(), client.size(FILE)), (3, end));
     assert_eq!(client.content(FILE)[SHARD_BYTES as usize - 2..], *b"abcd");

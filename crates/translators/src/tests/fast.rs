@@ -277,8 +277,15 @@ fn an_overwrite_is_fast_once_the_leader_has_allowed_it() {
         let file = client.file_in_shards(inode(3, 1), 1 << 20);
         assert_eq!(overwrite(&client, file, 100, 5), ["write-shard", "wrote", "fast-write", "fast-write", "wrote"]);
         let sent = client.servers.take_sent();
-        let wrote =
-            DataOp::Wrote { inode: file, layout_version: 1, end: 105, reach: 105, drop_set_id: false, fast: true };
+        let wrote = DataOp::Wrote {
+            inode: file,
+            layout_version: 1,
+            end: 105,
+            reach: 105,
+            drop_set_id: false,
+            fast: true,
+            age: 0,
+        };
         assert_eq!(sent[4].request.op, Op::Data { op: wrote });
         let ids = [sent[2].request.op_id, sent[4].request.op_id].map(|op_id| op_id.0 & 0xff);
         assert_ne!(ids[0], ids[1], "each has a slot of its own");

@@ -373,7 +373,10 @@ fn a_recall_is_returned_once_the_door_has_forgotten() {
     assert_eq!(*door.names.lock(), [(DIR, name("a"))]);
     let returned = servers.take_sent().into_iter().find(|sent| sent.label() == "return-pledges").unwrap();
     assert_eq!(returned.server, ServerId(1));
-    assert_eq!(returned.request.op, Op::Volume { op: VolumeOp::Return { partition: PARTITION, term: TERM, pledges } });
+    assert_eq!(
+        returned.request.op,
+        Op::Volume { op: VolumeOp::Return { partition: PARTITION, term: TERM, pledges, reports: Vec::new() } }
+    );
     top.handle(&Context::default(), lookup("a")).unwrap();
     assert_eq!(servers.count("lookup"), 1, "it is asked for anew");
     servers.close();

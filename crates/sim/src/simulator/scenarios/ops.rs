@@ -54,6 +54,11 @@ pub fn attributes(inode: InodeId) -> Op {
     Op::Inode { op: InodeOp::GetAttr { inode } }
 }
 
+pub fn chmod(inode: InodeId) -> Op {
+    let changes = AttrChanges { mode: Some(0o600), ..AttrChanges::default() };
+    Op::Inode { op: InodeOp::SetAttr { inode, changes } }
+}
+
 pub fn truncate(inode: InodeId, size: u64) -> Op {
     let changes = AttrChanges { size: Some(size), ..AttrChanges::default() };
     Op::Inode { op: InodeOp::SetAttr { inode, changes } }
