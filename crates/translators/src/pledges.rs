@@ -465,7 +465,7 @@ impl Pledging {
             Op::Data { op } => op.inode(),
             Op::Lock { .. } | Op::Volume { .. } | Op::Leg { .. } => return Ok(()),
         };
-        let untold = self.pledges.cache.lock().grants.to_tell(inode);
+        let untold = self.pledges.cache.lock().grants.untold_of(inode);
         for one in untold {
             let (inode, layout_version) = (one.inode, one.grant.layout_version);
             let (end, reach, drop_set_id, fast, age) = (0, 0, false, true, age(&one));

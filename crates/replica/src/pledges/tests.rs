@@ -332,7 +332,7 @@ fn times_are_shown_once_those_who_write_under_grants_have_said_when_they_last_di
     assert!(pledges.hides_times(ANN, file), "what it said may be older than what it wrote since");
     assert_eq!(grant(&pledges, ANN, START), None, "none during a recall");
     let (pledge, report) = (Pledge { about: Pledged::Times { inode: FILE }, number }, Report { inode: FILE, age: 5 });
-    assert!(pledges.returned((ANN, VOLUME), TERM, &[pledge.clone()], &[report.clone()]));
+    assert!(pledges.returned((ANN, VOLUME), TERM, std::slice::from_ref(&pledge), std::slice::from_ref(&report)));
     assert_eq!(pledges.take_written(), written(5));
     assert!(!pledges.hides_times(BEN, file) && !pledges.has_grant(file));
     pledges.returned((ANN, VOLUME), TERM, &[pledge], &[report]);

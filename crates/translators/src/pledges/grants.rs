@@ -87,7 +87,7 @@ impl Grants {
     }
 
     /// The writes to this file, or to any, of which the leader is to be told before the session looks at attributes.
-    pub fn to_tell(&mut self, inode: Option<InodeId>) -> Vec<Untold> {
+    pub fn untold_of(&mut self, inode: Option<InodeId>) -> Vec<Untold> {
         if self.held.is_empty() && self.untold.is_empty() || is_planted(Bug::GrantedWriteNotTold) {
             return Vec::new();
         }
@@ -201,20 +201,20 @@ mod tests {
         assert!(grants.wrote(FILE, 10, at(2)));
         let first = grants.recalled(FILE, PARTITION, 10);
         assert_eq!(grants.recalled(FILE, PARTITION, 10), first, "the recall comes again if the return is lost");
-        assert_eq!(grants.to_tell(Some(FILE)), Vec::from_iter(first));
+        assert_eq!(grants.untold_of(Some(FILE)), Vec::from_iter(first));
         grants.told(&Vec::from_iter(first));
         assert_eq!(grants.recalled(FILE, PARTITION, 10), None);
-        assert!(grants.to_tell(None).is_empty());
+        assert!(grants.untold_of(None).is_empty());
     }
 
     #[test]
     fn a_write_after_the_word_is_told_later() {
         let mut grants = granted();
         assert!(grants.wrote(FILE, 10, at(2)));
-        let told = grants.to_tell(None);
+        let told = grants.untold_of(None);
         assert!(grants.wrote(FILE, 10, at(3)));
         grants.told(&told);
-        assert_eq!(grants.to_tell(None).first().map(|untold| untold.wrote_at), Some(at(3)));
+        assert_eq!(grants.untold_of(None).first().map(|untold| untold.wrote_at), Some(at(3)));
     }
 
     #[test]
@@ -230,9 +230,9 @@ mod tests {
         assert!(grants.wrote(FILE, 10, at(2)));
         grants.forget_partition(PARTITION, 3);
         assert!(!grants.wrote(FILE, 10, at(7)));
-        assert_eq!(grants.to_tell(None).len(), 1, "the same leader is told");
+        assert_eq!(grants.untold_of(None).len(), 1, "the same leader is told");
         grants.forget_partition(PARTITION, 4);
-        assert!(grants.to_tell(None).is_empty());
+        assert!(grants.untold_of(None).is_empty());
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
         let mut grants = granted();
         assert!(grants.wrote(FILE, 10, at(2)));
         assert!(grants.end_idle(at(2), |_| true).is_empty());
-        assert_eq!(grants.to_tell(Some(FILE)).len(), 1);
+        assert_eq!(grants.untold_of(Some(FILE)).len(), 1);
         assert_eq!(grants.get(FILE, 1, false), None, "one write between two looks");
         assert!(!grants.wants(FILE));
         assert!(grants.end_idle(at(9), |_| false).is_empty(), "of another server");
