@@ -2,6 +2,7 @@
 
 use super::lost_blocks::{Led, MUCH_ROOM};
 use crate::*;
+use hekate_brick::LogEntry;
 use hekate_proto::*;
 
 /// The leader has the first record; the members report these ends of their logs.
@@ -40,4 +41,30 @@ fn who_has_no_more_than_the_leader_is_not_asked() {
     assert_eq!(asked, [BrickId(2)]);
     assert_eq!(asked_for_records(led.handle(Led::said(2, Message::Unreadable))), []);
     assert_eq!(led.leader.yields_to(), Some(BrickId(2)));
+}
+
+/// The members whom the leader asks for a sync when its journal is to be freed, and up to which record.
+fn asked_for_syncs(led: &mut Led) -> Vec<(BrickId, Sequence)> {
+    let asked = |sent: Envelope| match sent.message {
+        Message::Sync { sequence, .. } => Some((sent.to.brick, sequence)),
+        _ => None,
+    };
+    led.handle(Event::Stabilize).into_iter().filter_map(asked).collect()
+}
+
+/// Otherwise a leader that lacks more than its journal has room for never has all of it, and its view never begins.
+#[test]
+fn what_a_leader_has_fetched_may_leave_its_journal_before_it_has_the_rest() {
+    let (mut led, asked) = led([3, 5]);
+    assert_eq!(asked, [BrickId(2)]);
+    let send = |led: &mut Led, sequence| {
+        let (ring, partition, epoch, sequence) = (RingId(1), PartitionNumber(0), Epoch(1), Sequence(sequence));
+        let (session, op_id, changes) = (SYSTEM_SESSION, OpId(0), Vec::new());
+        let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
+        led.handle(Led::said(2, Message::Append { entry, fresh: Vec::new(), copied: true }));
+    };
+    (2..=3).for_each(|sequence| send(&mut led, sequence));
+    assert_eq!(asked_for_syncs(&mut led), [1, 2].map(|brick| (BrickId(brick), Sequence(3))));
+    send(&mut led, 4);
+    assert_eq!(asked_for_syncs(&mut led), [], "a member lacks the last one");
 }

@@ -210,7 +210,8 @@ impl Leader {
         if known {
             return Ok(());
         }
-        member.held = position.sequence.min(self.log.last());
+        // Also what the leader has yet to fetch: once fetched it is settled, so that it can leave a full journal.
+        member.held = position.sequence;
         self.lost_by(brick, &lost);
         if !self.takes_legs() && !is_planted(Bug::ListedWritesIgnored) {
             self.fast.add_lists_of_member(brick, lists);
