@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """(k) what developers run on a mount: pip install of numpy and django, cargo build of 30 crates without dependencies, git with
-20,000 files (GIT_FILES) of 200 bytes. The wheels are fetched once, into $PP/wheels.
+20,000 files (GIT_FILES) of 200 bytes. run.py has fetched the wheels into $PP/wheels.
 val = seconds."""
 import os, subprocess, sys
 from pplib import *
@@ -45,8 +45,6 @@ def make_files(root):
             fh.write(b"%0200d" % n)
 
 
-if not os.path.isdir(WHEELS):
-    run(sys.executable, "-m", "pip", "download", "-q", "-d", WHEELS, *PACKAGES)
 pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--find-links", WHEELS, "--no-cache-dir"]
 timed("pip_install", lambda: run(*pip, "--target", d + "/site", *PACKAGES))
 cold()
