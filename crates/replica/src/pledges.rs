@@ -260,11 +260,14 @@ impl Pledges {
         let mut is_freed = false;
         for Pledge { about, number } in pledges {
             let about = (volume, about.clone());
-            let held = table.held.get(&about).and_then(|all| all.iter().find(|(holder, _)| *holder == session));
-            if held.is_some_and(|(_, held)| held <= number || is_planted(Bug::OlderReturnDropsPledge)) {
+            let held =
+                table.held.get(&about).and_then(|all| all.iter().find(|(holder, _)| *holder == session)).copied();
+            if held.is_some() {
+                table.grant_reported(&about, reports);
+            }
+            if held.is_some_and(|(_, held)| held <= *number || is_planted(Bug::OlderReturnDropsPledge)) {
                 // A change may wait though its own session has the last pledge.
                 is_freed |= table.recalled.contains_key(&about);
-                table.grant_returned(&about, reports);
                 table.drop_of(session, &about);
             }
         }

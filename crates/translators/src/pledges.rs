@@ -1,5 +1,5 @@
 //! `pledges`: answers look-ups and attributes from what leaders have pledged to tell of before it changes
-//! (`docs/coherence.md`, rules C1 to C8), and writes under grants (G1 to G6).
+//! (`docs/coherence.md`, rules C1 to C8), and writes under grants (G1 to G7).
 //!
 //! The layer stands above `distribute`, whose own questions always go to the leaders. A thread for each server listens
 //! for recalls. What a recall is about is dropped first, then from what a door has passed on (`Watcher`), and only then

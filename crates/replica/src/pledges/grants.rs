@@ -1,5 +1,5 @@
 //! Grants: sessions write bytes within a file's size without a word to the leader of its inode, which therefore does not
-//! know the file's times. Rules G1 to G6 of `docs/coherence.md`.
+//! know the file's times. Rules G1 to G7 of `docs/coherence.md`.
 //!
 //! A grant is a pledge about [`Pledged::Times`] and has the life of one: it is recalled, returned, expires and ends with
 //! its session. Several sessions may have one on the same file. Before anybody is shown the file's times, and before a
@@ -124,8 +124,9 @@ impl Table {
         }
     }
 
-    /// A session returns a grant, and says when it last wrote the file.
-    pub(super) fn grant_returned(&mut self, about: &About, reports: &[Report]) {
+    /// A session that has a grant says when it last wrote the file. It may return an earlier grant than the one that is on
+    /// its way to it.
+    pub(super) fn grant_reported(&mut self, about: &About, reports: &[Report]) {
         let (volume, Pledged::Times { inode }) = about else { return };
         if let Some(report) = reports.iter().find(|report| report.inode == *inode) {
             self.grants.ended.push(Written { file: (*volume, *inode), age: report.age });

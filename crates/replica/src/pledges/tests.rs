@@ -343,6 +343,18 @@ fn times_are_shown_once_those_who_write_under_grants_have_said_when_they_last_di
 }
 
 #[test]
+fn a_report_with_an_earlier_grant_than_the_last_counts() {
+    let pledges = begun();
+    let first = grant(&pledges, ANN, START).unwrap();
+    grant(&pledges, ANN, START).unwrap();
+    let (pledge, report) =
+        (Pledge { about: Pledged::Times { inode: FILE }, number: first }, Report { inode: FILE, age: 5 });
+    assert!(!pledges.returned((ANN, VOLUME), TERM, &[pledge], &[report]));
+    assert_eq!(pledges.take_written(), written(5));
+    assert!(pledges.has_grant((VOLUME, FILE)), "the reply with the second one may be on its way");
+}
+
+#[test]
 fn an_inode_is_changed_once_all_grants_on_it_are_returned_those_of_the_session_itself_too() {
     let pledges = begun();
     let numbers = [grant(&pledges, ANN, START).unwrap(), grant(&pledges, BEN, START).unwrap()];

@@ -50,7 +50,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// `SessionEnded` if the session's volume is gone.
+    /// `SessionEnded` if the session's volume is gone; with reports, an error if the leader is not here.
     pub(crate) fn take_back_pledges(
         &self,
         session: &Session,
@@ -59,12 +59,16 @@ impl Node {
         (pledges, reports): (Vec<Pledge>, Vec<Report>),
     ) -> Result<()> {
         let ring = self.ring(self.volume(session.volume)?.ring)?;
-        if let Ok((to, _)) = ring.leader(partition) {
-            let (session, volume) = (session.id, session.volume);
-            let mut turn = Turn::new(self, &ring);
-            turn.deliver(to, Event::Returned { session, volume, term, pledges, reports });
-            turn.run();
-        }
+        let to = match ring.leader(partition) {
+            Ok((to, _)) => to,
+            // It may lead again. The session keeps its report until a leader has it.
+            Err(error) if !reports.is_empty() => return Err(error),
+            Err(_) => return Ok(()),
+        };
+        let (session, volume) = (session.id, session.volume);
+        let mut turn = Turn::new(self, &ring);
+        turn.deliver(to, Event::Returned { session, volume, term, pledges, reports });
+        turn.run();
         Ok(())
     }
 }
