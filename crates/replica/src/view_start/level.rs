@@ -302,6 +302,8 @@ impl Leader {
         self.numbers.skip_reserved(cx.around.brick)?;
         self.add_own_lists(cx)?;
         self.log.set_last(own.sequence);
+        // Records that follow are held by those who say so.
+        self.members.values_mut().for_each(|member| member.held = member.held.min(own.sequence));
         self.find_loose_marker(cx)?;
         self.start.phase = Phase::Feeding;
         let behind: Vec<_> =
