@@ -140,7 +140,7 @@ impl Brick {
         self.id
     }
 
-    /// Number of openings of the brick, this one included.
+    /// The number of this opening: greater than those of all openings before it, with gaps.
     pub fn generation(&self) -> u32 {
         self.machine.read().log().generation()
     }

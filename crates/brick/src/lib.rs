@@ -23,7 +23,7 @@
 //! | mark | a record that says that data files are on stable storage, up to a stamp each |
 //! | overlay | changes in memory: the *active* one takes appends, the *frozen* one is written home by a checkpoint |
 //! | `written`, `stable`, `applied` | positions: the log is in the journal's files, is synced, is in the index up to here |
-//! | generation | number of openings; a record has that of the opening that appended it |
+//! | generation | number of an opening; it grows, with gaps, and a record has that of the opening that appended it |
 //! | incarnation | number of boots, mounts and stops after which unsynced changes may be lost |
 //! | promised | room that the running and the next checkpoint may need at most |
 //! | stalled | of a checkpoint: it waits for room that another user of the file system took |

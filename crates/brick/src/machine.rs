@@ -119,9 +119,9 @@ pub enum Append {
 impl Machine {
     /// The machine as the last checkpoint left the brick, with the generation of this opening. Recovery then replays
     /// the log.
-    pub fn new(geometry: Geometry, meta: &Meta) -> Self {
+    pub fn new(geometry: Geometry, meta: &Meta, generation: u32) -> Self {
         Self {
-            log: Log::new(geometry, Lsn(meta.applied), meta.generation + 1),
+            log: Log::new(geometry, Lsn(meta.applied), generation),
             state: State::new(meta),
             room: Room::default(),
             running: None,

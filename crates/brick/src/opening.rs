@@ -53,12 +53,13 @@ impl Brick {
     /// # Errors
     /// Those of [`Brick::open_if`].
     pub fn open(directory: &Path, cluster: &str) -> Result<(Self, RecoveryReport)> {
-        Self::open_if(directory, cluster, &|_, _| Ok(()))
+        Self::open_if(directory, cluster, &|_, least| Ok(least))
     }
 
-    /// Opens a brick if `may_open` returns no error. It is called with the brick's id and its generation after this
-    /// opening. An opening that it refuses does not raise the generation: else an older copy of a brick, opened again
-    /// and again, would reach the generation of the brick that it is a copy of.
+    /// Opens a brick if `may_open` returns no error. It is called with the brick's id and the least generation that this
+    /// opening can have, and returns the generation that it has. An opening that it refuses does not raise the
+    /// generation: else an older copy of a brick, opened again and again, would reach the generation of the brick that
+    /// it is a copy of.
     ///
     /// # Errors
     /// `Invalid`: the directory is no brick. `Denied`: the brick belongs to another cluster. `NotSupported`: another
@@ -68,7 +69,7 @@ impl Brick {
     pub fn open_if(
         directory: &Path,
         cluster: &str,
-        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+        may_open: &dyn Fn(BrickId, u32) -> Result<u32>,
     ) -> Result<(Self, RecoveryReport)> {
         let identity = Identity::read(directory)?;
         if identity.cluster != cluster {
@@ -103,7 +104,7 @@ impl Brick {
         incarnation: Incarnation,
         after_power_cut: bool,
     ) -> Result<(Self, RecoveryReport)> {
-        Self::open_on_if(storage, identity, incarnation, after_power_cut, &|_, _| Ok(()))
+        Self::open_on_if(storage, identity, incarnation, after_power_cut, &|_, least| Ok(least))
     }
 
     /// As [`Brick::open_on`], if `may_open` returns no error ([`Brick::open_if`]).
@@ -115,7 +116,7 @@ impl Brick {
         identity: &Identity,
         incarnation: Incarnation,
         after_power_cut: bool,
-        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+        may_open: &dyn Fn(BrickId, u32) -> Result<u32>,
     ) -> Result<(Self, RecoveryReport)> {
         Self::open_reading(storage, identity, (incarnation, after_power_cut), may_open, Reading::Strict)
     }
@@ -127,14 +128,14 @@ impl Brick {
         identity: &Identity,
         life: (Incarnation, bool),
     ) -> Result<(Self, RecoveryReport)> {
-        Self::open_reading(storage, identity, life, &|_, _| Ok(()), Reading::Salvage)
+        Self::open_reading(storage, identity, life, &|_, least| Ok(least), Reading::Salvage)
     }
 
     fn open_reading(
         storage: Arc<dyn Storage>,
         identity: &Identity,
         life: (Incarnation, bool),
-        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+        may_open: &dyn Fn(BrickId, u32) -> Result<u32>,
         reading: Reading,
     ) -> Result<(Self, RecoveryReport)> {
         let open = || Self::open_checked(storage, identity, life, may_open, reading);
@@ -150,7 +151,7 @@ impl Brick {
         storage: Arc<dyn Storage>,
         identity: &Identity,
         (incarnation, after_power_cut): (Incarnation, bool),
-        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+        may_open: &dyn Fn(BrickId, u32) -> Result<u32>,
         reading: Reading,
     ) -> Result<(Self, RecoveryReport)> {
         let geometry = geometry(identity)?;
@@ -178,16 +179,17 @@ impl Brick {
         disk: Disk,
         geometry: Geometry,
         (incarnation, after_power_cut): (Incarnation, bool),
-        may_open: &dyn Fn(BrickId, u32) -> Result<()>,
+        may_open: &dyn Fn(BrickId, u32) -> Result<u32>,
     ) -> Result<(Self, RecoveryReport)> {
         let meta = Meta::read(&*disk.index, geometry)?;
-        may_open(geometry.brick, meta.generation.saturating_add(1))?;
-        let (mut machine, report) = recover(&disk, geometry, &meta, after_power_cut)?;
+        let generation = may_open(geometry.brick, meta.generation.saturating_add(1))?;
+        assert!(generation > meta.generation, "each opening has a generation of its own (journal invariant 5)");
+        let (mut machine, report) = recover(&disk, geometry, (&meta, generation), after_power_cut)?;
         let oldest = settle_log(&disk, geometry, &meta, report.end)?;
-        let mut begun = next_generation(&*disk.index, geometry, &meta, report.end);
+        let mut begun = next_generation(&*disk.index, geometry, (&meta, generation), report.end);
         if matches!(begun, Err(Error::NoSpace { .. })) {
             disk.reserve.release_all()?;
-            begun = next_generation(&*disk.index, geometry, &meta, report.end);
+            begun = next_generation(&*disk.index, geometry, (&meta, generation), report.end);
         }
         begun?;
         machine.resume(report.end, oldest, after_power_cut && report.records > 0);
@@ -211,8 +213,13 @@ fn keep_in_place(directory: &Path) -> Result<()> {
 /// Commits the meta record of this opening, before anything is appended: a record with an earlier generation is not
 /// replayed from `end` on. Such a record may lie torn at the log's end, and a later power cut may complete it with
 /// bytes that were written over it.
-pub(crate) fn next_generation(index: &dyn Index, geometry: Geometry, before: &Meta, end: Lsn) -> Result<()> {
-    let meta = Meta { generation: before.generation + 1, resumed: end.0, ..before.clone() };
+pub(crate) fn next_generation(
+    index: &dyn Index,
+    geometry: Geometry,
+    (before, generation): (&Meta, u32),
+    end: Lsn,
+) -> Result<()> {
+    let meta = Meta { generation, resumed: end.0, ..before.clone() };
     index.commit(&mut std::iter::empty(), &meta.to_bytes())?;
     match Meta::read(index, geometry)? == meta {
         true => Ok(()),

@@ -74,6 +74,14 @@ pub struct BrickInfo {
     pub unopened: bool,
 }
 
+impl BrickInfo {
+    /// The number of the brick's next opening, which is at least `least`. No number is given twice: a copy of the disk may
+    /// count an opening that failed and that the disk itself has lost, and would not be known as an older one.
+    pub fn next_opening(&self, least: u32) -> u32 {
+        least.max(self.begun.max(self.openings).saturating_add(1))
+    }
+}
+
 /// Checks that a brick was not restored from an older copy, which lacks later writes without knowing. `seen`:
 /// openings that the cluster knows of; `now`: openings that the brick has counted, including this one.
 ///
@@ -411,6 +419,7 @@ mod tests {
         (1..=5).for_each(|now| check_records(&info, now).unwrap());
         let refused = check_records(&info, 6).unwrap_err();
         assert!(refused.to_string().contains("/b has been opened 5 times, and they know of 4"), "{refused}");
+        assert_eq!([1, 4, 5, 6].map(|least| info.next_opening(least)), [5, 5, 5, 6]);
         check_records(&BrickInfo { restored: true, ..info }, 6).unwrap();
     }
 }

@@ -260,7 +260,7 @@ pub struct BrickRecord {
     pub server: ServerId,
     /// Its incarnation when it was last opened; 0: never.
     pub incarnation: Incarnation,
-    /// Number of times that it was opened, that time included.
+    /// The number of that opening; numbers grow with each opening and may have gaps.
     pub openings: u32,
     /// Its server opens it at its next start. Nothing is placed on it before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

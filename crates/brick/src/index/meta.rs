@@ -24,7 +24,7 @@ wire_struct! {
     pub struct Meta {
         /// The index holds the log up to this position.
         pub applied: u64,
-        /// Generation of the opening that committed this: the number of openings so far.
+        /// Generation of the opening that committed this: greater than those of all openings before it.
         pub generation: u32,
         /// Position from which that opening appended: from there on, records of earlier generations are ignored.
         pub resumed: u64,

@@ -43,7 +43,7 @@ pub struct LogRecord {
     pub file: String,
     /// Offset in that file, in bytes.
     pub offset: u64,
-    /// Number of openings of the brick when it was appended.
+    /// Number of the opening of the brick that appended it.
     pub generation: u32,
     /// The log was on stable storage up to here when it was appended.
     pub stable: Lsn,

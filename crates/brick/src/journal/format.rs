@@ -75,8 +75,8 @@ pub struct RecordHeader {
     pub lsn: Lsn,
     /// The log was on stable storage up to here when the record was appended.
     pub stable: Lsn,
-    /// Number of openings of the brick, up to the one that appended the record. A record that a power cut left beyond
-    /// the log's end has a lower number than those that overwrite it.
+    /// Number of the opening of the brick that appended the record. A record that a power cut left beyond the log's end
+    /// has a lower number than those that overwrite it.
     pub generation: u32,
 }
 

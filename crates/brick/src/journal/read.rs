@@ -26,7 +26,7 @@ pub struct Reader<'a> {
     geometry: Geometry,
     at: Lsn,
     generation: u32,
-    /// The generation of this opening: records of it or of a later one are damage.
+    /// The least generation that this opening can have: records of it or of a later one are damage.
     opening: u32,
     /// Position and generation of the last opening: from there on records of earlier generations are ignored.
     resumed: (Lsn, u32),
@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
         lsn >= self.resumed.0 && generation < self.resumed.1
     }
 
-    /// Sets the generation of this opening. A record of it, or of a later one, is damage.
+    /// Sets the least generation that this opening can have. A record of it, or of a later one, is damage.
     pub fn for_opening(mut self, generation: u32) -> Self {
         self.opening = generation;
         self

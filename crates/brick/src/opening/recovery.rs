@@ -51,7 +51,8 @@ pub struct LostBlock {
     pub block: u32,
 }
 
-/// Replays the log. `after_power_cut`: what was not synced may be lost.
+/// Replays the log behind the last checkpoint, for an opening with this generation. `after_power_cut`: what was not
+/// synced may be lost.
 ///
 /// # Errors
 /// `Damaged`: a record that was on stable storage is unreadable, or a record with a right checksum breaks an invariant.
@@ -59,11 +60,11 @@ pub struct LostBlock {
 pub fn recover(
     disk: &Disk,
     geometry: Geometry,
-    meta: &Meta,
+    (meta, generation): (&Meta, u32),
     after_power_cut: bool,
 ) -> Result<(Machine, RecoveryReport)> {
     let mut report = RecoveryReport::default();
-    let mut machine = Machine::new(geometry, meta);
+    let mut machine = Machine::new(geometry, meta, generation);
     let start = Lsn(meta.applied);
     let reader = || Reader::new(&*disk.storage, geometry, start).ignoring_stale(meta);
     let mut reader_of_marks = reader();

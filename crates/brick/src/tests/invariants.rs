@@ -183,6 +183,12 @@ fn journal_invariant_5_each_opening_has_a_generation_of_its_own() {
     let (storage, brick) = new();
     let end = brick.end();
     drop(brick);
+    let as_before = |_, _| Ok(1);
+    let shared = Arc::new(storage.clone());
+    damaged(
+        Brick::open_on_if(shared, &identity_with(SEGMENT), Incarnation(1), false, &as_before),
+        "journal invariant 5",
+    );
     forge(&storage, end, |header| header.generation = 99, entry(1, vec![put("a")]).record);
     damaged(open(&storage, false), "journal invariant 5");
 }
@@ -251,10 +257,10 @@ fn index_invariant_1_a_commit_holds_what_it_was_given() {
     let (new, end) =
         (|| crate::index::meta::Meta::read(&index::MemoryIndex::default(), geometry).unwrap(), geometry.start_of(1));
     let index = index::MemoryIndex::default();
-    crate::opening::next_generation(&index, geometry, &new(), end).unwrap();
+    crate::opening::next_generation(&index, geometry, (&new(), 1), end).unwrap();
     assert_eq!(crate::index::meta::Meta::read(&index, geometry).unwrap().generation, 1);
     damaged(
-        crate::opening::next_generation(&Liar(index::MemoryIndex::default()), geometry, &new(), end),
+        crate::opening::next_generation(&Liar(index::MemoryIndex::default()), geometry, (&new(), 1), end),
         "index invariant 1",
     );
 }
@@ -510,6 +516,7 @@ fn an_append_asks_for_the_record_of_an_unknown_shard_and_then_succeeds() {
     let mut machine = Machine::new(
         geometry,
         &Meta { applied: geometry.start_of(1).0, generation: 0, resumed: geometry.start_of(1).0, logs: vec![] },
+        1,
     );
     machine.resume(geometry.start_of(1), 1, false);
     let entry = entry(1, vec![write(0, 1, record(1, 0, 1))]);

@@ -52,3 +52,24 @@ fn an_opening_that_is_refused_is_not_counted() {
     }
     assert_eq!(open(&storage, false).0.generation(), 1);
 }
+
+/// Before and after a checkpoint its records are those of generation 5, and the next opening replays them.
+#[test]
+fn an_opening_has_the_generation_that_its_caller_names() {
+    let storage = new_storage();
+    put(&open(&storage, false).0, "a", "1");
+    let as_fifth = |_, least| {
+        assert_eq!(least, 2);
+        Ok(5)
+    };
+    let shared = Arc::new(storage.clone());
+    let (brick, _) = Brick::open_on_if(shared, &identity(), Incarnation(1), false, &as_fifth).unwrap();
+    assert_eq!(brick.generation(), 5);
+    put(&brick, "b", "1");
+    brick.checkpoint().unwrap();
+    put(&brick, "c", "1");
+    drop(brick);
+    let (brick, report) = open(&storage, false);
+    assert_eq!((brick.generation(), report.records), (6, 1));
+    assert_eq!(names(&brick, 10), ["a", "b", "c"]);
+}

@@ -229,14 +229,17 @@ impl Registry {
         Ok(())
     }
 
-    /// Records that an opening of a brick begins. Called before the brick counts it.
-    pub fn opening(&self, brick: BrickId, number: u32) -> Result<()> {
+    /// Records that an opening of a brick begins, and returns its number: `least`, or a greater one, so that no number is
+    /// given twice. Called before the brick counts it.
+    pub fn opening(&self, brick: BrickId, least: u32) -> Result<u32> {
+        let number = std::cell::Cell::new(least);
         let begin = |info: &mut BrickInfo| {
-            let is_later = info.begun < number;
-            info.begun = info.begun.max(number);
-            is_later
+            number.set(info.next_opening(least));
+            info.begun = number.get();
+            true
         };
-        self.update(&brick_key(brick), begin).map(|_| ())
+        self.update(&brick_key(brick), begin)?;
+        Ok(number.get())
     }
 
     /// Records the incarnation and the number of openings of a brick that was opened.

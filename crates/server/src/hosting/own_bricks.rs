@@ -183,16 +183,16 @@ fn open_one(
     progress: &dyn Fn(&str),
 ) -> Result<(Brick, RecoveryReport)> {
     let directory = &info.directory;
-    let is_it = |brick: BrickId, openings| {
+    let is_it = |brick: BrickId, least| {
         if brick != info.brick {
             let what = format!("{directory} holds brick {}, not {}", brick.text(), info.brick.text());
             return Err(Error::Denied { what });
         }
         if !info.restored {
-            check_openings(directory, info.openings, openings)?;
+            check_openings(directory, info.openings, least)?;
         }
-        check_records(info, openings)?;
-        registry.opening(brick, openings)
+        check_records(info, least)?;
+        registry.opening(brick, least)
     };
     let (brick, report) = surroundings.open_brick(Path::new(directory), cluster, &is_it)?;
     brick.set_journal_patience(JOURNAL_PATIENCE);
@@ -240,6 +240,21 @@ mod tests {
             let refused = open_all(&Machine, &access, &[], &|_| ()).err().unwrap();
             assert!(refused.to_string().contains("was restored from an older copy"), "{refused}");
         }
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// The brick has lost the commit of an opening, and a copy of its disk may hold it.
+    #[test]
+    fn an_opening_that_began_and_is_lost_keeps_its_number() {
+        let served = Served::new("lost-opening");
+        let access = ClusterAccess::of(served.node.cluster.registry().clone()).unwrap();
+        let brick = served.node.bricks.values().next().unwrap();
+        let (id, generation) = (brick.id(), brick.generation());
+        assert_eq!(access.registry().opening(id, generation + 1).unwrap(), generation + 1);
+        let directory = served.stopped();
+        let bricks = open_all(&Machine, &access, &[], &|_| ()).unwrap();
+        assert_eq!(bricks.get(&id).unwrap().generation(), generation + 2);
+        drop(bricks);
         std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Check of a brick before it is opened: gets its id and its number of openings, and fails if the brick is not the one
-/// that the cluster records.
-pub type IsIt<'a> = &'a dyn Fn(BrickId, u32) -> Result<()>;
+/// Check of a brick before it is opened: gets its id and the least number that this opening can have, and returns the
+/// number that it has. Fails if the brick is not the one that the cluster records.
+pub type IsIt<'a> = &'a dyn Fn(BrickId, u32) -> Result<u32>;
 
 /// The machine that a server runs on, and the links to other servers.
 pub trait Surroundings: Send + Sync {

@@ -108,7 +108,7 @@ impl World {
     fn bricks_of_ended(&mut self, server: u32) -> Result<Vec<(BrickId, Brick)>> {
         self.end_process(server);
         let open = |slot: &mut Slot| {
-            let (brick, _) = slot.disk.begin_open(0)?.open(&|_, _| Ok(()))?;
+            let (brick, _) = slot.disk.begin_open(0)?.open(&|_, least| Ok(least))?;
             brick.checkpoint()?;
             Ok((slot.brick, brick))
         };

@@ -97,8 +97,9 @@ pub struct Opening {
 impl Opening {
     /// # Errors
     ///
-    /// Those of `may_open`, which is given the brick and its openings; the brick is damaged or without room.
-    pub fn open(self, may_open: &dyn Fn(BrickId, u32) -> Result<()>) -> Result<(Brick, RecoveryReport)> {
+    /// Those of `may_open`, which is given the brick and the least number that this opening can have, and returns the one
+    /// that it has; the brick is damaged or without room.
+    pub fn open(self, may_open: &dyn Fn(BrickId, u32) -> Result<u32>) -> Result<(Brick, RecoveryReport)> {
         let Self { storage, identity, incarnation, is_new, state, boot } = self;
         let (mut brick, report) = Brick::open_on_if(storage, &identity, incarnation, is_new, may_open)?;
         brick.set_record_life(Box::new(move || {
@@ -187,9 +188,9 @@ impl Disk {
         self.boot += 1;
     }
 
-    /// Copies the disk as a snapshot does: data that is not synced may be missing.
-    pub fn copy(&mut self, seed: u64) {
-        let medium = self.medium.after_power_cut(Survivors::Seeded(seed));
+    /// Copies the disk as a snapshot does. `survivors`: the copied part of the data that is not synced.
+    pub fn copy(&mut self, survivors: Survivors) {
+        let medium = self.medium.after_power_cut(survivors);
         self.copy = Some(Copy { medium, recorded: self.recorded, openings: self.openings });
     }
 

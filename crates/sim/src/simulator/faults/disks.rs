@@ -7,6 +7,7 @@ use crate::simulator::settings::workload::Micros;
 use crate::simulator::threads::{self, Owner};
 use crate::simulator::world::{Event, Slot, World, trace};
 use hekate_brick::Identity;
+use hekate_brick::storage::Survivors;
 use hekate_cluster::{BrickInfo, LEASE, Registry};
 use hekate_control::brick::ScrubState;
 use hekate_control::peer::{PeerReply, PeerRequest, ServerReport, ServerStatus};
@@ -138,7 +139,7 @@ impl World {
         let (Some(server), Some(seen)) = (self.server_with(brick), self.openings_seen(brick)) else { return };
         let Some(disk) = self.disk(brick) else { return };
         if !disk.has_copy() {
-            disk.copy(seed);
+            disk.copy(Survivors::Seeded(seed));
             return trace!(self, "the disk of brick {} is copied", brick.0);
         }
         if !disk.is_copy_older_than(seen) {

@@ -70,6 +70,26 @@ fn an_older_copy_is_refused_though_its_openings_fail() {
     }
 }
 
+/// The commit of an opening may fail and be in a copy of the disk, though the disk itself loses it. The next opening of the
+/// disk has another number. Otherwise the copy would open with a number that the cluster has not seen.
+#[test]
+fn a_copy_that_counts_a_lost_opening_is_refused() {
+    for syncs in 0..8 {
+        let mut stage = Stage::new(&[&[0]]);
+        let ann = stage.client();
+        stage.does_durably(ann, file(ROOT, "f"));
+        stage.kill(&[0]);
+        stage.fail_sync_after(0, syncs);
+        stage.try_to_start(0);
+        stage.copy_cached_disk(0);
+        stage.cut_power(&[0]);
+        stage.come_back(&[0]);
+        stage.does_durably(ann, file(ROOT, "g"));
+        stage.put_copy_back(0);
+        stage.whole_and_judged();
+    }
+}
+
 /// An op that a crash interrupted is undone before its partition serves. What undoes it waits until clients have forgotten
 /// pledges of the leader before, and these cannot connect before the server has started.
 #[test]

@@ -241,7 +241,12 @@ impl Stage {
 
     /// Copies a disk, so that the copy can be put in its place later.
     pub fn copy_disk(&mut self, brick: u32) {
-        self.disk(brick).copy(0);
+        self.disk(brick).copy(Survivors::Seeded(0));
+    }
+
+    /// Copies a disk as its machine reads it: with everything that is not on stable storage yet.
+    pub fn copy_cached_disk(&mut self, brick: u32) {
+        self.disk(brick).copy(Survivors::Everything);
     }
 
     /// Its process ends, and starts with the copy.
@@ -272,6 +277,19 @@ impl Stage {
     pub fn kill_at_call(&mut self, server: u32, call: u64) {
         self.disk(server).die_after(call);
         self.down.insert(server);
+    }
+
+    /// Starts a server, and waits until it serves or has failed to start.
+    pub fn try_to_start(&mut self, server: u32) {
+        let before = self.failed_starts();
+        self.come_back(&[server]);
+        self.until("a server that serves, or does not start", |stage| {
+            stage.world.servers[server as usize].node.is_some() || stage.failed_starts() > before
+        });
+    }
+
+    fn failed_starts(&self) -> u64 {
+        self.world.report.of("starts that failed")
     }
 
     pub fn runs(&self, server: u32) -> bool {
