@@ -58,11 +58,11 @@ pub struct BrickInfo {
     /// The incarnation in which it was last opened. Each server that forms views needs it. 0: not opened yet.
     #[serde(default)]
     pub incarnation: Incarnation,
-    /// Number of its openings at that time. A brick that has counted fewer openings was restored from an older copy.
+    /// Number of that opening. A brick that remembers only earlier ones was restored from an older copy.
     #[serde(default)]
     pub openings: u32,
-    /// Number of its openings that have begun. A brick that has counted more knows more than this record, which is of an
-    /// older copy of the records then.
+    /// Greatest number of an opening that has begun. A brick that remembers a greater one knows more than this record,
+    /// which is of an older copy of the records then.
     #[serde(default)]
     pub begun: u32,
     /// The record is of a backup that an operator has accepted: the next opening of the brick counts as it is.
@@ -75,15 +75,17 @@ pub struct BrickInfo {
 }
 
 impl BrickInfo {
-    /// The number of the brick's next opening, which is at least `least`. No number is given twice: a copy of the disk may
-    /// count an opening that failed and that the disk itself has lost, and would not be known as an older one.
+    /// The number of the brick's next opening, which is at least `least`. No number is given twice: a copy of the disk
+    /// may hold that of an opening which failed and which the disk itself has lost, and [`check_openings`] would not
+    /// refuse it once the disk has opened under that number.
     pub fn next_opening(&self, least: u32) -> u32 {
         least.max(self.begun.max(self.openings).saturating_add(1))
     }
 }
 
-/// Checks that a brick was not restored from an older copy, which lacks later writes without knowing. `seen`:
-/// openings that the cluster knows of; `now`: openings that the brick has counted, including this one.
+/// Checks that a brick was not restored from an older copy, which lacks later writes without knowing. `seen`: the last
+/// opening that the cluster knows of; `now`: the least number that this opening can have, one greater than that of the
+/// last one that the brick remembers.
 ///
 /// # Errors
 /// `Damaged` if it was restored.
@@ -93,24 +95,25 @@ pub fn check_openings(directory: &str, seen: u32, now: u32) -> Result<()> {
     }
     Err(Error::Damaged {
         what: format!(
-            "the brick {directory} was restored from an older copy: it has been opened {now} times, and the cluster \
-             has seen {seen}; what was written since is not in it. Put the newer one back, or serve without it \
-             (`hekate serve --without {directory}`) and make a new one in its place: `hekate brick replace`"
+            "the brick {directory} was restored from an older copy: its last opening is number {}, and the cluster has \
+             seen number {seen}; what was written since is not in it. Put the newer one back, or serve without it \
+             (`hekate serve --without {directory}`) and make a new one in its place: `hekate brick replace`",
+            now.saturating_sub(1)
         ),
     })
 }
 
-/// Checks that the records are not of an older copy than the brick has seen. `now`: the number of this opening.
+/// Checks that the records are not of an older copy than the brick has seen. `now`: as in [`check_openings`].
 ///
 /// # Errors
 /// `Damaged` if they are.
 pub fn check_records(info: &BrickInfo, now: u32) -> Result<()> {
-    let (known, counted) = (info.begun.max(info.openings), now.saturating_sub(1));
-    if counted <= known || info.restored {
+    let (known, last) = (info.begun.max(info.openings), now.saturating_sub(1));
+    if last <= known || info.restored {
         return Ok(());
     }
     Err(older_records(&format!(
-        "the brick {} has been opened {counted} times, and they know of {known}",
+        "the last opening of the brick {} is number {last}, and they know of {known}",
         info.directory
     )))
 }
@@ -401,9 +404,8 @@ pub struct AliveInfo {
 mod tests {
     use super::*;
 
-    #[test]
-    fn records_that_know_of_fewer_openings_than_a_brick_are_refused() {
-        let info = BrickInfo {
+    fn info() -> BrickInfo {
+        BrickInfo {
             brick: BrickId(1),
             directory: "/b".into(),
             pool: "p".into(),
@@ -414,12 +416,25 @@ mod tests {
             begun: 4,
             restored: false,
             unopened: false,
-        };
+        }
+    }
+
+    #[test]
+    fn records_that_know_of_fewer_openings_than_a_brick_are_refused() {
+        let info = info();
         // An opening that had begun and was not recorded as done counts as known.
         (1..=5).for_each(|now| check_records(&info, now).unwrap());
         let refused = check_records(&info, 6).unwrap_err();
-        assert!(refused.to_string().contains("/b has been opened 5 times, and they know of 4"), "{refused}");
-        assert_eq!([1, 4, 5, 6].map(|least| info.next_opening(least)), [5, 5, 5, 6]);
+        assert!(refused.to_string().contains("/b is number 5, and they know of 4"), "{refused}");
         check_records(&BrickInfo { restored: true, ..info }, 6).unwrap();
+    }
+
+    /// Also if the brick does not remember the last opening that has begun, as after a commit that failed.
+    #[test]
+    fn an_opening_has_a_greater_number_than_all_that_have_begun() {
+        let info = info();
+        assert_eq!([1, 4, 5, 6].map(|least| info.next_opening(least)), [5, 5, 5, 6]);
+        // The record of a program that did not record openings that begin.
+        assert_eq!(BrickInfo { begun: 0, ..info }.next_opening(1), 4);
     }
 }
