@@ -456,7 +456,7 @@ impl Pledging {
     ///
     /// # Errors
     ///
-    /// Of the client, which was interrupted for instance.
+    /// The leader was not told: the client was interrupted, for instance, or its disk is full.
     fn tell_of_writes(&self, context: &Context, op: &Op) -> Result<()> {
         let inode = match op {
             Op::Name { .. } => None,
@@ -471,11 +471,10 @@ impl Pledging {
             let (end, reach, drop_set_id, fast, age) = (0, 0, false, true, age(&one));
             let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast, age };
             let told = self.replicate.send(context, Recipient::Leader(one.grant.partition), Op::Data { op });
-            // Without the file, or with another layout, somebody has changed it since, which took the grant first.
-            if let Err(error) = told
-                && !is_final(&error)
-            {
-                return Err(error);
+            match told {
+                // Somebody has changed the file since, which took the grant, and the word, first.
+                Ok(_) | Err(Error::NotFound | Error::Stale | Error::LayoutChanged) => {}
+                Err(error) => return Err(error),
             }
             self.pledges.cache.lock().grants.told(&[one]);
         }
