@@ -427,7 +427,7 @@ def test_records_that_say_less_than_a_brick_are_refused(store):
         store.serve()
     store.stop()
     store.cli("coordinator", "restore", old, "--replace")
-    store.refuses("serve", "--detach", words=["older copy of the cluster's records", "opened", "restore FILE --accept"])
+    store.refuses("serve", "--detach", words=["older copy of the cluster's records", "opening of the brick", "restore FILE --accept"])
     told = store.cli("coordinator", "restore", old, "--replace", "--accept")
     assert "sessions of mounts have ended" in told.out, told.out
     store.serve()

@@ -91,6 +91,8 @@ pub struct VolumeStatus {
     pub sessions: usize,
     /// Whether it can be opened.
     pub state: VolumeState,
+    /// A server that answers knows that its root directory is made.
+    pub made: bool,
     /// Bytes of files, one copy, that fit on the bricks of the servers that answer.
     pub bytes_total: u64,
     /// Bytes of these that are free.

@@ -48,6 +48,8 @@ pub struct ServerReport {
     pub certificate_expires: Option<u64>,
     /// Its part of each volume's space.
     pub spaces: Vec<VolumeSpace>,
+    /// Volumes whose root directory one of its leaders has made or found.
+    pub roots: Vec<VolumeId>,
     /// Number of inodes without a name that a session may have open.
     pub orphans: usize,
     /// Number of removed contents that are not collected yet.

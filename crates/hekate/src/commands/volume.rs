@@ -93,21 +93,29 @@ fn check_volume(cli: &Cli, name: &str) -> Result<(), Failure> {
     Err(Failure::new(66, format!("there is no volume called {name}; {known}")))
 }
 
-/// Waits until the leaders of all partitions of a new volume serve it. Returns what it still waits for after
-/// `SERVED_PATIENCE`, or None if it is served.
+/// Waits until the leaders of all partitions of a new volume serve it, and its root directory is made. Returns what it
+/// still waits for after `SERVED_PATIENCE`, or None if it is served.
 fn wait_until_served(cli: &Cli, name: &str) -> Result<Option<String>, Failure> {
     let begun = Instant::now();
     loop {
-        let all = look(cli, PartitionList {})?;
-        let is_own = |row: &&PartitionStatus| row.volumes.iter().any(|volume| volume == name);
-        let serves = |row: &PartitionStatus| row.waits_for.is_none() && row.records.is_some();
-        let Some(waiting) = all.iter().filter(is_own).find(|row| !serves(row)) else { return Ok(None) };
+        let Some(waits_for) = what_it_waits_for(cli, name)? else { return Ok(None) };
         if begun.elapsed() > SERVED_PATIENCE {
-            let why = waiting.waits_for.as_deref().unwrap_or("its leader to serve");
-            return Ok(Some(format!("partition {}/{} waits for {why}", waiting.ring, waiting.partition)));
+            return Ok(Some(waits_for));
         }
         std::thread::sleep(SERVED_PAUSE);
     }
+}
+
+fn what_it_waits_for(cli: &Cli, name: &str) -> Result<Option<String>, Failure> {
+    let partitions = look(cli, PartitionList {})?;
+    let is_own = |row: &&PartitionStatus| row.volumes.iter().any(|volume| volume == name);
+    let serves = |row: &PartitionStatus| row.waits_for.is_none() && row.records.is_some();
+    if let Some(waiting) = partitions.iter().filter(is_own).find(|row| !serves(row)) {
+        let why = waiting.waits_for.as_deref().unwrap_or("its leader to serve");
+        return Ok(Some(format!("partition {}/{} waits for {why}", waiting.ring, waiting.partition)));
+    }
+    let is_made = look(cli, VolumeList {})?.iter().any(|volume| volume.name == name && volume.made);
+    Ok((!is_made).then(|| "its root directory is not made".into()))
 }
 
 /// What a mode costs, and what it promises less.

@@ -33,6 +33,7 @@ pub fn own_report(node: &Node) -> ServerReport {
         networks: node.statistics.networks(),
         certificate_expires: certificate_expires(node),
         spaces: node.volumes.all().iter().filter_map(|volume| space(node, volume.volume)).collect(),
+        roots: node.volumes.made(),
         orphans: node.orphans.count(),
         garbage: node.work_left(),
     }

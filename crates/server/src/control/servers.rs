@@ -93,6 +93,11 @@ impl Reports {
         rows
     }
 
+    /// True if a server knows that the volume's root directory is made.
+    pub fn is_made(&self, volume: VolumeId) -> bool {
+        self.said().any(|report| report.roots.contains(&volume))
+    }
+
     /// The leader's report of a partition.
     pub fn led(&self, ring: RingId, partition: PartitionNumber) -> Option<&LedPartition> {
         self.said().flat_map(|report| &report.led).find(|row| row.ring == ring && row.partition == partition)

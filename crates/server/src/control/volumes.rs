@@ -122,6 +122,7 @@ fn row(node: &Node, volume: VolumeInfo, reports: &Reports) -> Result<VolumeStatu
         led_by: ring.and_then(|ring| ring.led_by),
         sessions: node.cluster.registry().session_count(volume.volume)?,
         state: if volume.deleting { VolumeState::Deleting } else { VolumeState::Online },
+        made: reports.is_made(volume.volume),
         bytes_total,
         bytes_free,
         weaker: volume.mode.weaker().iter().map(|what| (*what).into()).collect(),

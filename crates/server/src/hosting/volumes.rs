@@ -12,6 +12,7 @@ use hekate_proto::*;
 use hekate_replica::{Ask, Commit, Event, root_directory};
 use hekate_threads::{HashMap, Mutex, MutexGuard, RwLock};
 use hekate_transport::Peer;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Entries that one record deletes.
@@ -23,6 +24,8 @@ pub struct Volumes {
     known: RwLock<HashMap<VolumeId, Arc<VolumeInfo>>>,
     /// The last map of each volume: clients get it while the coordinator does not answer.
     maps: Mutex<HashMap<VolumeId, VolumeMap>>,
+    /// Volumes whose root directory a leader here has made or found.
+    made: Mutex<BTreeSet<VolumeId>>,
     /// Held by the thread that makes, learns or deletes volumes: two threads would host a new ring twice.
     changing: Mutex<()>,
 }
@@ -65,13 +68,24 @@ impl Volumes {
 
     fn forget(&self, volume: VolumeId) {
         self.known.write().remove(&volume);
+        self.made.lock().remove(&volume);
     }
 
     /// Forgets the volumes that are not among those of the coordinator.
     fn keep_only(&self, recorded: &[VolumeInfo]) {
         let is_recorded = |number: &VolumeId| recorded.iter().any(|volume| volume.volume == *number);
         self.maps.lock().retain(|number, _| is_recorded(number));
+        self.made.lock().retain(is_recorded);
         self.known.write().retain(|number, _| is_recorded(number));
+    }
+
+    fn note_made(&self, volume: VolumeId) {
+        self.made.lock().insert(volume);
+    }
+
+    /// Volumes whose root directory a leader here has made or found.
+    pub fn made(&self) -> Vec<VolumeId> {
+        self.made.lock().iter().copied().collect()
     }
 
     /// Keeps other threads from making, learning or deleting volumes until the guard is dropped.
@@ -137,7 +151,9 @@ impl Node {
         self.change(ring, at, Commit { changes, ..Commit::default() })?;
         let (to, _) = ring.leader(at)?;
         let synced = self.ask(ring, to, |token| Event::Sync { token, shards: Vec::new(), own: false });
-        synced.unwrap_or_else(|| Err(self.away(ring, at))).map(|_| ())
+        synced.unwrap_or_else(|| Err(self.away(ring, at)))?;
+        self.volumes.note_made(volume.volume);
+        Ok(())
     }
 
     /// Makes a record of the server's own, and returns when every member has it.
@@ -170,11 +186,14 @@ impl Node {
     fn make_missing_root(&self, volume: &VolumeInfo) -> Result<()> {
         let ring = self.ring(volume.ring)?;
         let Ok((_, leader)) = ring.leader(ROOT.position().partition(ring.count())) else { return Ok(()) };
-        let serves = leader.partition.read().serves();
         let key = Key::inode(volume.ring, volume.volume, ROOT, Kind::Inode);
-        if serves && leader.brick.get(&key)?.is_none() {
+        if !leader.partition.read().serves() {
+            return Ok(());
+        }
+        if leader.brick.get(&key)?.is_none() {
             return self.make_root(&ring, volume, volume.owner_uid);
         }
+        self.volumes.note_made(volume.volume);
         Ok(())
     }
 
