@@ -5,7 +5,8 @@
 //! then on the leader keeps the inode's times in memory. A record gets them once a client asks for them or changes the
 //! inode in another way. A leader that finds the marker when it begins sets the inode's times to its own clock, so no
 //! write is later than the times say. The marker is removed when the file is idle, and with any other change of the
-//! inode, whose times, as of utimensat(2), then hold for the next leader too.
+//! inode, whose times, as of utimensat(2), then hold for the next leader too. It stays while a session may answer the
+//! times from before the leader began (P8): otherwise the next leader would not know that it has to hide the new ones.
 //!
 //! While a session has a grant (`pledges/grants.rs`) it does not even tell when it writes. The marker stays as long.
 
@@ -171,7 +172,7 @@ impl Leader {
         while self.times.has_found() && self.is_settled() {
             let some: Vec<File> = self.times.found.iter().take(FILES_AT_ONCE).copied().collect();
             let now = self.numbers.time(cx.around.now);
-            let mut commit = Commit { changes: Times::ends(cx.at.ring, &some).collect(), ..Commit::default() };
+            let mut commit = Commit::default();
             for (volume, inode) in &some {
                 let key = Key::inode(cx.at.ring, *volume, *inode, Kind::Inode);
                 if !is_planted(Bug::TimesNotRenewed) {
@@ -180,8 +181,9 @@ impl Leader {
             }
             // They are shown once no session has a pledge about older ones.
             match self.append_own_for(cx, None, commit)? {
-                Appended::Made(_) => {
+                Appended::Made(sequence) => {
                     self.times.found.retain(|file| !some.contains(file));
+                    some.iter().for_each(|file| self.times.marked(*file, sequence, cx.around.now));
                     self.renewed.extend(&some);
                 }
                 Appended::NoRoom => return Ok(()),
@@ -201,9 +203,8 @@ impl Leader {
         if !late.is_empty() {
             self.record_times(cx, &late)?;
         }
-        let has_no_grant = |file: &File| !self.pledges.has_grant(*file);
-        let idle: Vec<File> =
-            self.times.idle(cx.around.now, IDLE_NS).filter(has_no_grant).take(FILES_AT_ONCE).collect();
+        let may_end = |file: &File| !self.pledges.has_grant(*file) && !self.renewed.contains(file);
+        let idle: Vec<File> = self.times.idle(cx.around.now, IDLE_NS).filter(may_end).take(FILES_AT_ONCE).collect();
         if !self.pledges.has_no_grants() {
             let silent: Vec<File> = self.times.idle(cx.around.now, SILENT_NS).take(FILES_AT_ONCE).collect();
             self.recall_grants(cx, &silent);

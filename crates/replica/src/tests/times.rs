@@ -94,8 +94,33 @@ fn times_are_answered_before_others_have_them_and_the_next_leader_knows_no_older
     form(&mut written.ring, number, follower.brick.0, &[follower.brick.0], &[]);
     let now = written.attr_on(follower);
     assert!(now.mtime >= wrote_at && now.ctime >= wrote_at && now.change > before.change + 1, "{now:?} {wrote_at:?}");
+    assert!(written.is_marked(follower), "a session may answer older times");
+    written.ring.clock += 6_000_000_000;
+    (0..10).for_each(|_| written.ring.tick());
     assert!(!written.is_marked(follower));
     written.ring.rest();
+}
+
+/// P8, for a leader that begins while a session may still answer the times from before the leader before it.
+#[test]
+fn each_leader_hides_times_that_a_session_may_not_know() {
+    let mut written = Written::new();
+    let (first, second, session) = (written.leader, written.follower(), written.ring.ask().session);
+    written.ring.sessions.push(session);
+    let number = first.partition.0;
+    let get = Op::Inode { op: InodeOp::GetAttr { inode: written.inode } };
+    for (token, leads, members) in [(Token(1), second, vec![second, first]), (Token(2), first, vec![first])] {
+        let members: Vec<u128> = members.into_iter().map(|member| member.brick.0).collect();
+        form(&mut written.ring, number, leads.brick.0, &members, &[]);
+        let ask = Ask { session: SessionId(session.0 + 1), now: Time(written.ring.clock), ..written.ring.ask() };
+        written.ring.tell(leads, Event::Request { token, ask, op: get.clone() });
+        assert_eq!(written.ring.answers.remove(&token), None, "{leads:?}");
+    }
+    let term = written.ring.partitions[&first].pledge_term(session, Duration::ZERO).unwrap();
+    written.ring.tell(first, Event::Forgot { session, term });
+    (0..10).for_each(|_| written.ring.tick());
+    let shown = written.ring.answers.remove(&Token(2));
+    assert!(matches!(shown, Some(Ok(Reply::Node { .. }))), "{shown:?}");
 }
 
 /// Each read of the times shows what all members have by then.
