@@ -128,7 +128,7 @@ pub fn outlook(ring: &RingInfo, partition: PartitionNumber, seen: &Seen) -> Outl
     }
     let alone = forgetful && continues_alone(&mut members, views, partition, seen);
     if !forgetful {
-        exclude_unfed(&mut members, now, partition, seen);
+        exclude_unfed(&mut members, views, partition, seen);
     }
     if members.is_empty() {
         let missing = |member: &&Member| !serves(member.brick) && (forgetful || entitled.contains(&member.brick));
@@ -212,6 +212,13 @@ fn has_joined(member: &Member, views: Views<'_>, partition: PartitionNumber, see
     follows && !opened.has_member(member.brick) && is_there && is_even
 }
 
+/// True if the leader of the last formed view is entitled to be a member, or joined with that view.
+fn leader_stays(members: &[BrickId], views: Views<'_>, partition: PartitionNumber, seen: &Seen) -> bool {
+    let leader = views.now.leader;
+    let mut joined = views.now.members.iter().filter(|member| has_joined(member, views, partition, seen));
+    members.contains(&leader) || joined.any(|member| member.brick == leader)
+}
+
 /// Removes members that the last formed view left out, while it has not begun. Its leader could not reach them; other
 /// servers do not have that report. Those that are entitled come back as learners, once the view has begun. A view that
 /// cannot begin leaves out no member.
@@ -225,7 +232,7 @@ fn exclude_left_out(
     let now = views.now;
     let joined = now.members.iter().filter(|member| has_joined(member, views, partition, seen)).count();
     let stay = members.iter().filter(|brick| now.has_member(**brick)).count() + joined;
-    if !now.opened && members.contains(&now.leader) && stay >= members_min {
+    if !now.opened && leader_stays(members, views, partition, seen) && stay >= members_min {
         members.retain(|brick| now.has_member(*brick));
     }
 }
@@ -233,9 +240,11 @@ fn exclude_left_out(
 /// Removes members that lack records which the leader cannot provide: they learn (R18 of docs/replication.md). If too
 /// few members remain, such a replica stays a learner until that view has begun, although it is entitled to be a
 /// member: otherwise the leader would report it again, and views would be formed without end.
-fn exclude_unfed(members: &mut Vec<BrickId>, now: &View, partition: PartitionNumber, seen: &Seen) {
+fn exclude_unfed(members: &mut Vec<BrickId>, views: Views<'_>, partition: PartitionNumber, seen: &Seen) {
+    let now = views.now;
     members.retain(|brick| !seen.is_unfed(partition, *brick));
-    if !now.opened && now.too_few && members.contains(&now.leader) && !is_planted(Bug::UnfedReplicaReturns) {
+    let begins_with_few = !now.opened && now.too_few && leader_stays(members, views, partition, seen);
+    if begins_with_few && !is_planted(Bug::UnfedReplicaReturns) {
         members.retain(|brick| !now.has_learner(*brick));
     }
 }
