@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from harness import equal, raises, read, write
+from harness import equal, raises, read, wait_until, write
 
 ROUNDS = int(os.environ.get("COHERENCE_ROUNDS", "150"))
 
@@ -135,10 +135,50 @@ def test_times_show_writes_that_told_nobody(store):
         assert os.stat(f"{two}/f").st_mtime_ns == 6, "times that are set are those that count"
 
 
+def test_a_writer_that_hangs_hides_its_times_for_six_seconds_at_most(store):
+    one, two = two_mounts(store)
+    write(f"{one}/f", b"1" * (1 << 20))
+    before = os.stat(f"{two}/f")
+    time.sleep(1.2)
+    with open(f"{one}/f", "r+b", buffering=0) as file:
+
+        def overwrite():
+            for number in range(300):
+                os.pwrite(file.fileno(), b"2" * 4096, 4096 * (number % 256))
+                time.sleep(0.001)
+            told = ops(store, "wrote")
+            os.pwrite(file.fileno(), b"3" * 4096, 0)
+            return ops(store, "wrote") == told
+
+        wait_until(overwrite, "the writer has a grant")
+        wrote = time.time_ns()
+        go_on = hang(store.mount_pids["mnt"])
+        try:
+            begun = time.monotonic()
+            shown = os.stat(f"{two}/f")
+            waited = time.monotonic() - begun
+        finally:
+            go_on()
+        assert 0.5 < waited < 8, f"the answer took {waited:.1f} s"
+        assert shown.st_mtime_ns > before.st_mtime_ns, "what may have been written counts as written"
+        assert shown.st_mtime_ns >= wrote - 500_000_000, (shown.st_mtime_ns, wrote)
+        os.pwrite(file.fileno(), b"4" * 4096, 0)
+        assert os.stat(f"{two}/f").st_mtime_ns > shown.st_mtime_ns, "the writer goes on"
+
+
 def hang(pid):
     """Stops a process, and lets it go on in the end."""
     os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: has_stopped(pid), "all threads have stopped")
     return lambda: os.kill(pid, signal.SIGCONT)
+
+
+def has_stopped(pid):
+    states = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/stat", "rb") as stat:
+            states.append(stat.read().rpartition(b")")[2].split()[0])
+    return all(state == b"T" for state in states)
 
 
 def test_a_client_that_hangs_delays_others_by_six_seconds_at_most(store):
