@@ -174,6 +174,7 @@ impl World {
                     self.send(owner, (message, server), is_fast, event);
                 }
                 Action::AskMap { message, server } => {
+                    let server = self.maps_from.unwrap_or(server);
                     self.send(owner, (message, server), false, |server| Event::AskMap { client, server, message });
                 }
                 Action::Open { message, server } => {

@@ -230,6 +230,8 @@ pub struct World {
     pub apart: BTreeMap<u32, Micros>,
     /// Servers that cannot list the sessions that the coordinator has. Only scripts make them so.
     pub without_sessions: BTreeSet<u32>,
+    /// The server that clients ask for the map, whichever they choose. Only scripts name one.
+    pub maps_from: Option<ServerId>,
     /// For each partition the bricks that have all acknowledged changes, on disk or in memory.
     pub complete: Vec<BTreeSet<BrickId>>,
     /// Bricks of views, in incarnations that have lost their memory.
@@ -310,6 +312,7 @@ impl World {
             slow: BTreeMap::new(),
             apart: BTreeMap::new(),
             without_sessions: BTreeSet::new(),
+            maps_from: None,
             complete: Vec::new(),
             forgot: Vec::new(),
             lost: BTreeSet::new(),

@@ -2,7 +2,7 @@
 //! brick, put a newer disk back, and replace a brick whose disk is lost.
 
 use crate::simulator::faults::disk::{Disk, Opening, SECTOR};
-use crate::simulator::servers::coordinator::AtHand;
+use crate::simulator::servers::coordinator::{AtHand, LATE_MAX};
 use crate::simulator::settings::workload::Micros;
 use crate::simulator::threads::{self, Owner};
 use crate::simulator::world::{Event, Slot, World, trace};
@@ -223,17 +223,47 @@ impl World {
     /// The outcome of an order to replace a brick: the record decides, since a reply can be lost.
     fn replaced(&mut self, server: u32, old: BrickId, directory: String, reply: &str) {
         trace!(self, "the order to replace brick {} is answered {reply}", old.0);
-        if self.ring().is_ok_and(|ring| ring.is_placed(old)) {
-            self.servers[server as usize].disks.remove(&directory);
-            let delay = self.delay(REPLACE_AGAIN_MAX);
-            let again = move |world: &mut World| world.replace_lost(server);
-            return self.later(delay, again);
+        if !self.is_placed(old) {
+            return self.open_new_brick(server);
         }
-        if !self.servers[server as usize].disks.contains_key(&directory) {
-            // The brick held nothing, or an earlier order has replaced it.
-            self.replacing.remove(&server);
+        // The coordinator may execute the order yet, so the new disk is kept.
+        let boot = self.servers[server as usize].boot;
+        self.later(LATE_MAX, move |world| world.give_up_order(server, boot, old, &directory));
+    }
+
+    /// The coordinator executes the order of that process no more. If it has not done so, its disk is of no use.
+    fn give_up_order(&mut self, server: u32, boot: u64, old: BrickId, directory: &str) {
+        if self.servers[server as usize].boot != boot {
+            // The process that was started since has an order of its own.
             return;
         }
+        if !self.is_placed(old) {
+            return self.open_new_brick(server);
+        }
+        self.servers[server as usize].disks.remove(directory);
+        let delay = self.delay(REPLACE_AGAIN_MAX);
+        self.later(delay, move |world| {
+            if world.servers[server as usize].boot == boot {
+                world.replace_lost(server);
+            }
+        });
+    }
+
+    fn is_placed(&self, brick: BrickId) -> bool {
+        self.ring().is_ok_and(|ring| ring.is_placed(brick))
+    }
+
+    /// An order has replaced a lost brick, or it held nothing. A server opens a new brick at its next start.
+    fn open_new_brick(&mut self, server: u32) {
+        let own = &self.servers[server as usize];
+        let Some(node) = &own.node else { return };
+        let is_new = |slot: &Slot| self.is_placed(slot.brick) && node.open_brick(slot.brick).is_none();
+        let new = own.disks.iter().find(|(_, slot)| is_new(slot)).map(|(directory, _)| directory.clone());
+        let Some(directory) = new else {
+            // The brick held nothing, or the server has opened the one of an earlier order.
+            self.replacing.remove(&server);
+            return;
+        };
         self.report.count("bricks that were replaced");
         self.replacing.insert(server, Replacing::Recorded { directory });
         self.stop(server);

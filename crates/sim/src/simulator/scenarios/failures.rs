@@ -90,6 +90,31 @@ fn a_copy_that_counts_a_lost_opening_is_refused() {
     }
 }
 
+/// The coordinator executes an order to replace a brick after the operator was told that it does not answer. The disk of
+/// the new brick is still there, and the server is started again to open it: also if it has been started since the order.
+#[test]
+fn a_brick_that_is_recorded_late_is_opened() {
+    for is_restarted in [false, true] {
+        let mut stage = Stage::new(&[&[0, 1, 2]]);
+        // Servers that have just started leave no other one out.
+        stage.pass(5_000_000);
+        stage.lose_disk(2);
+        // The order that is given now fails after 2 s.
+        stage.cut_off(2);
+        let new = stage.make_brick(2);
+        stage.pass(3_000_000);
+        if is_restarted {
+            stage.join_again();
+            stage.kill(&[2]);
+            stage.try_to_start(2);
+        }
+        stage.record_new_brick(2, &new);
+        stage.join_again();
+        stage.until("a new brick that is open", |stage| stage.has_opened(2, new.brick));
+        stage.whole_and_judged();
+    }
+}
+
 /// An op that a crash interrupted is undone before its partition serves. What undoes it waits until clients have forgotten
 /// pledges of the leader before, and these cannot connect before the server has started.
 #[test]

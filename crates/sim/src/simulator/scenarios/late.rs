@@ -104,6 +104,7 @@ fn a_leader_that_was_left_out_refuses_no_leg() {
     stage.until_formed(1, &[2]);
     // The driver has not read the new view, and keeps its lease for 2.1 s at least.
     stage.cut_off(0);
+    stage.maps_from(2);
     stage.until_led_by(1, 2);
     stage.does(bob, file(dir, "f"));
     let moved = stage.ask(ann, rename((dir, "f"), (ROOT, "g")));

@@ -13,7 +13,7 @@ use crate::simulator::threads::Owner;
 use crate::simulator::world::{Event, LinkEvent, World};
 use hekate_brick::BrickSettings;
 use hekate_brick::storage::Survivors;
-use hekate_cluster::{Coordinator, RingInfo};
+use hekate_cluster::{BrickInfo, Coordinator, Registry, RingInfo};
 use hekate_proto::map::{Member, View};
 use hekate_proto::*;
 use hekate_replica::{Address, Envelope, Message, Partition};
@@ -205,7 +205,8 @@ impl Stage {
     /// Ends all rules, and delivers the events that were held back.
     pub fn release(&mut self) {
         self.rules.clear();
-        (0..self.world.settings.servers).for_each(|brick| self.disk(brick).hold_syncs(false));
+        let slots = self.world.servers.iter().flat_map(|server| server.disks.values());
+        slots.for_each(|slot| slot.disk.hold_syncs(false));
         for event in std::mem::take(&mut self.held) {
             self.world.happen(event);
         }
@@ -256,6 +257,34 @@ impl Stage {
         self.come_back(&[brick]);
     }
 
+    /// A server's disk is lost. Waits until the server serves without it, and an operator replaces its brick.
+    pub fn lose_disk(&mut self, server: u32) {
+        self.world.lose_disk(brick_id(server));
+        self.until("a server without its disk", |stage| {
+            let own = &stage.world.servers[server as usize];
+            own.node.is_some() && !own.has(brick_id(server))
+        });
+    }
+
+    /// Makes the disk of a new brick, where an order to replace a server's first brick does.
+    pub fn make_brick(&mut self, server: u32) -> BrickInfo {
+        let directory = format!("/disk-{server}-0-{}", self.world.servers[server as usize].boot);
+        let info = self.world.make_brick(server, directory, "p".into()).unwrap();
+        BrickInfo { incarnation: Incarnation(0), unopened: true, ..info }
+    }
+
+    /// The coordinator executes the order to replace a server's first brick.
+    pub fn record_new_brick(&self, server: u32, new: &BrickInfo) {
+        let registry = Registry::new(Arc::new(AtHand(self.world.store.clone())));
+        let old = registry.bricks().unwrap().into_iter().find(|info| info.brick == brick_id(server)).unwrap();
+        assert!(registry.replace_brick(&old, new).unwrap() > 0);
+    }
+
+    /// True if a server has opened a brick.
+    pub fn has_opened(&self, server: u32, brick: BrickId) -> bool {
+        self.world.servers[server as usize].node.as_ref().is_some_and(|node| node.open_brick(brick).is_some())
+    }
+
     /// True if a brick has stopped itself.
     pub fn has_stopped(&self, brick: u32) -> bool {
         self.node(brick).open_brick(brick_id(brick)).unwrap().stopped().is_some()
@@ -304,6 +333,11 @@ impl Stage {
     /// All servers reach the coordinator.
     pub fn join_again(&mut self) {
         self.world.apart.clear();
+    }
+
+    /// Clients ask this server for the map: one that cannot reach the coordinator answers after seconds.
+    pub fn maps_from(&mut self, server: u32) {
+        self.world.maps_from = Some(ServerId(server + 1));
     }
 
     /// A server cannot list the sessions that others have opened, until [`Stage::show_sessions`].

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// How long a server waits for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Longest time until a late write is executed, in µs.
-const LATE_MAX: Micros = 5_000_000;
+pub const LATE_MAX: Micros = 5_000_000;
 /// Longest time until a slow answer arrives, in µs: the caller still waits for it.
 const SLOW_MAX: Micros = 1_900_000;
 /// Changes that are retained for watches.
