@@ -212,11 +212,13 @@ fn has_joined(member: &Member, views: Views<'_>, partition: PartitionNumber, see
     follows && !opened.has_member(member.brick) && is_there && is_even
 }
 
-/// True if the leader of the last formed view is entitled to be a member, or joined with that view.
+/// True if the leader of the last formed view is entitled to be a member, or joined with that view and another of its
+/// members, which is entitled, stays.
 fn leader_stays(members: &[BrickId], views: Views<'_>, partition: PartitionNumber, seen: &Seen) -> bool {
-    let leader = views.now.leader;
-    let mut joined = views.now.members.iter().filter(|member| has_joined(member, views, partition, seen));
-    members.contains(&leader) || joined.any(|member| member.brick == leader)
+    let now = views.now;
+    let mut joined = now.members.iter().filter(|member| has_joined(member, views, partition, seen));
+    members.contains(&now.leader)
+        || members.iter().any(|brick| now.has_member(*brick)) && joined.any(|member| member.brick == now.leader)
 }
 
 /// Removes members that the last formed view left out, while it has not begun. Its leader could not reach them; other

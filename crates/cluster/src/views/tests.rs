@@ -177,6 +177,27 @@ fn a_member_that_joined_stays_when_another_one_cannot_be_fed() {
 }
 
 /// Members that can be fed stay, although they are too few.
+/// A member that was left out is needed once the other one is gone, though a replica that has joined leads.
+#[test]
+fn a_member_that_was_left_out_returns_when_no_other_one_is_entitled() {
+    for members_min in 1..=2 {
+        let (mut ring, mut seen) = ring(3);
+        ring.min_replicas = Some(members_min);
+        seen.bricks.get_mut(&brick(0)).unwrap().incarnation = Incarnation(2);
+        form(&mut ring, &seen);
+        open(&mut ring);
+        seen.whole.insert((AT, brick(0)));
+        assert_eq!(form(&mut ring, &seen).leader, brick(0), "it joins and leads");
+        seen.whole.clear();
+        seen.unfed.insert((AT, brick(2)));
+        assert_eq!(members_and_learners(&form(&mut ring, &seen)), (vec![brick(0), brick(1)], vec![brick(2)]));
+        seen.unfed.clear();
+        assert_eq!(outlook(&ring, AT, &seen), Outlook::Fine);
+        seen.bricks.get_mut(&brick(1)).unwrap().serves = false;
+        assert!(bricks(&due(&ring, &seen).view.members).contains(&brick(2)), "{members_min}");
+    }
+}
+
 #[test]
 fn of_five_members_those_that_can_be_fed_stay() {
     let (mut ring, seen) = ring(5);
