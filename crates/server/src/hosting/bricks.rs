@@ -84,7 +84,7 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
     check_new(node, directory, None)?;
     let wanted = NewBrick { cluster: node.cluster.id(), server: node.cluster.server(), pool, journal_mib };
     let info = BrickInfo { unopened: true, ..node.surroundings.make_brick(Path::new(directory), &wanted)? };
-    node.cluster.registry().add_brick(&info).inspect_err(|error| warn_of_left(directory, error))?;
+    node.cluster.registry().add_brick(&info).map_err(|error| left(directory, error))?;
     Ok(record(info))
 }
 
@@ -105,8 +105,7 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
     let wanted = NewBrick { cluster, server, pool, journal_mib };
     let made = node.surroundings.make_brick(Path::new(directory), &wanted)?;
     let info = BrickInfo { unopened: true, ..made };
-    let replicas =
-        node.cluster.registry().replace_brick(&old, &info).inspect_err(|error| warn_of_left(directory, error))?;
+    let replicas = node.cluster.registry().replace_brick(&old, &info).map_err(|error| left(directory, error))?;
     Ok(BrickReplaced {
         brick: info.brick,
         directory: directory.into(),
@@ -116,15 +115,22 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
     })
 }
 
-/// Logs what the operator has to do with a brick that was made and whose recording failed.
-fn warn_of_left(directory: &str, error: &Error) {
-    match error {
-        Error::Unavailable { .. } => log::warn!(
-            "the brick in {directory} was made, and it is unknown whether the coordinator has recorded it: if \
-             `hekate brick list` does not show it in a minute, empty the directory"
-        ),
-        _ => log::warn!("the brick in {directory} was made and is not recorded; empty the directory"),
-    }
+/// The error for a brick that was made and whose recording failed: it says what the operator has to do.
+fn left(directory: &str, error: Error) -> Error {
+    let error = match error {
+        Error::Unavailable { what } => Error::Unavailable {
+            what: format!(
+                "{what}; the brick in {directory} was made, and the coordinator may record it yet: if `hekate brick \
+                 list` does not show it in a minute, empty the directory and try again"
+            ),
+        },
+        Error::Invalid { what } => Error::Invalid {
+            what: format!("{what}; the brick in {directory} was made and is not recorded: empty the directory"),
+        },
+        other => other,
+    };
+    log::warn!("the brick in {directory} was made, but not recorded: {error}");
+    error
 }
 
 /// A brick of the cluster by its directory or the first digits of its id.
@@ -220,4 +226,20 @@ fn volumes_on(node: &Node, info: &BrickInfo, rings: &[RingInfo]) -> Result<Strin
          version cannot move replicas to several other bricks",
         info.directory
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_orders_a_brick_learns_what_is_left_of_it() {
+        let away = left("/srv/new", Error::Unavailable { what: "the coordinator does not answer".into() });
+        assert!(matches!(away, Error::Unavailable { .. }), "{away:?}");
+        for word in ["the coordinator does not answer", "/srv/new", "hekate brick list", "in a minute"] {
+            assert!(away.to_string().contains(word), "{away}");
+        }
+        let refused = left("/srv/new", Error::invalid("there is no pool called fast"));
+        assert!(refused.to_string().contains("no pool called fast; the brick in /srv/new"), "{refused}");
+    }
 }
