@@ -169,7 +169,11 @@ def test_a_writer_that_hangs_hides_its_times_for_six_seconds_at_most(store):
 def hang(pid):
     """Stops a process, and lets it go on in the end."""
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: has_stopped(pid), "all threads have stopped")
+    try:
+        wait_until(lambda: has_stopped(pid), "all threads have stopped")
+    except BaseException:
+        os.kill(pid, signal.SIGCONT)
+        raise
     return lambda: os.kill(pid, signal.SIGCONT)
 
 

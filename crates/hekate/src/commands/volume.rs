@@ -54,7 +54,7 @@ fn create(cli: &Cli, options: &CreateOptions) -> Result<(), Failure> {
     )?;
     let waits_for = wait_until_served(cli, &options.name)?;
     if cli.json {
-        output::json(&made);
+        output::json(&VolumeStatus { made: made.made || waits_for.is_none(), ..made });
         return Ok(());
     }
     if let Some(waits_for) = waits_for {

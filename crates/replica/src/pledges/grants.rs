@@ -107,7 +107,7 @@ impl Table {
         is_any
     }
 
-    /// Recalls all grants: this leader goes on in another view, and has to set their files' markers anew (G5).
+    /// Recalls all grants: this leader goes on in another view (G5).
     pub(super) fn recall_all_grants(&mut self, now: Duration, recalls: &mut Recalls) {
         if self.grants.count > 0 {
             let all: Vec<Arc<About>> = self.held.keys().filter(|about| is_grant(about)).cloned().collect();

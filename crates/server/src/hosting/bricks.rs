@@ -84,7 +84,7 @@ pub fn add(node: &Node, directory: &str, pool: &str, journal_mib: u64) -> Result
     check_new(node, directory, None)?;
     let wanted = NewBrick { cluster: node.cluster.id(), server: node.cluster.server(), pool, journal_mib };
     let info = BrickInfo { unopened: true, ..node.surroundings.make_brick(Path::new(directory), &wanted)? };
-    node.cluster.registry().add_brick(&info).map_err(|error| left(directory, error))?;
+    node.cluster.registry().add_brick(&info).map_err(|error| not_recorded(directory, error))?;
     Ok(record(info))
 }
 
@@ -105,7 +105,8 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
     let wanted = NewBrick { cluster, server, pool, journal_mib };
     let made = node.surroundings.make_brick(Path::new(directory), &wanted)?;
     let info = BrickInfo { unopened: true, ..made };
-    let replicas = node.cluster.registry().replace_brick(&old, &info).map_err(|error| left(directory, error))?;
+    let replicas =
+        node.cluster.registry().replace_brick(&old, &info).map_err(|error| not_recorded(directory, error))?;
     Ok(BrickReplaced {
         brick: info.brick,
         directory: directory.into(),
@@ -116,7 +117,7 @@ pub fn replace(node: &Node, called: &str, directory: &str, journal_mib: u64) -> 
 }
 
 /// The error for a brick that was made and whose recording failed: it says what the operator has to do.
-fn left(directory: &str, error: Error) -> Error {
+fn not_recorded(directory: &str, error: Error) -> Error {
     let error = match error {
         Error::Unavailable { what } => Error::Unavailable {
             what: format!(
@@ -234,12 +235,12 @@ mod tests {
 
     #[test]
     fn who_orders_a_brick_learns_what_is_left_of_it() {
-        let away = left("/srv/new", Error::Unavailable { what: "the coordinator does not answer".into() });
+        let away = not_recorded("/srv/new", Error::Unavailable { what: "the coordinator does not answer".into() });
         assert!(matches!(away, Error::Unavailable { .. }), "{away:?}");
         for word in ["the coordinator does not answer", "/srv/new", "hekate brick list", "in a minute"] {
             assert!(away.to_string().contains(word), "{away}");
         }
-        let refused = left("/srv/new", Error::invalid("there is no pool called fast"));
+        let refused = not_recorded("/srv/new", Error::invalid("there is no pool called fast"));
         assert!(refused.to_string().contains("no pool called fast; the brick in /srv/new"), "{refused}");
     }
 }
