@@ -538,6 +538,7 @@ def test_a_revoked_client_is_out(store):
     again = store.path("again.hekate")
     store.cli("client", "create", "web", "--volume", "v", "-o", again)
     wait_until(lambda: store.try_cli("status", credential=again).exit == 0, "a new client of that name", limit_s=5)
+    wait_until(lambda: "newest credential" in store.try_cli("status", credential=web).err, "each server knows the new client", limit_s=5)
     store.refuses("status", credential=web, words=["has been revoked", "newest credential"], exits=[DENIED])
 
 

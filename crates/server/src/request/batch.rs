@@ -81,6 +81,7 @@ impl Node {
             Ok(session) => session,
             Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
         };
+        self.sessions.note_request(&session);
         // The first attempt of a retried op may still run here, for a connection that the client has closed.
         if requests.iter().any(|request| request.retry) {
             drop(session.gate.write());

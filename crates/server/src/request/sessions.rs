@@ -36,6 +36,8 @@ pub struct Session {
     known_since: Instant,
     /// The session's process has been seen to hold its lock file.
     is_locked: AtomicBool,
+    /// The session has sent a request.
+    has_asked: AtomicBool,
     /// The change of the volume's graph that the client uses, as it said last.
     pub graph: AtomicU64,
     /// Connections on which the client is notified.
@@ -163,6 +165,7 @@ impl Sessions {
                 connections: AtomicUsize::new(0),
                 known_since: now(),
                 is_locked: AtomicBool::new(false),
+                has_asked: AtomicBool::new(false),
                 graph: AtomicU64::new(0),
                 listeners: Mutex::default(),
                 heard: Mutex::new(now()),
@@ -264,6 +267,15 @@ impl Sessions {
         let found = locks.map_or(SessionProcess::Unknown, |locks| locks.look(session.id));
         session.is_locked.fetch_or(found == SessionProcess::Lives, Ordering::Relaxed);
         found == SessionProcess::Ended
+    }
+
+    /// Looks at the lock file before the session's first request is carried out: the process holds it by now, and may
+    /// end together with this server before the next look.
+    pub fn note_request(&self, session: &Session) {
+        if !session.has_asked.load(Ordering::Relaxed) {
+            self.has_ended(session);
+            session.has_asked.store(true, Ordering::Relaxed);
+        }
     }
 
     /// True if each of these sessions has no connection and has been silent for 3 s.
