@@ -131,8 +131,8 @@ class Vocabulary:
 # Ops that the layers below the top of the graph make, and that no client sends.
 INNER_OPS = {
     "list-part", "stub", "restore-locks", "spill", "read-shard", "write-shard", "wrote", "sync", "allocate-shard",
-    "seek-shard", "next-shard", "copy-shard", "fast-write", "raw-write", "empty-shards", "heartbeat", "end-session",
-    "return-pledges", "renew-pledges",
+    "seek-shard", "next-shard", "copy-shard", "fast-write", "raw-write", "empty-shards", "find-end", "heartbeat",
+    "end-session", "return-pledges", "renew-pledges",
 }  # fmt: skip
 REPLIES = {
     "Done", "Node", "List", "Bytes", "Names", "FileData", "Found", "Copied", "Space", "Lock", "Cancelled", "Waiting",

@@ -307,6 +307,9 @@ wire_enum! {
         /// holds, lowest index first. The reply is the index of the first shard that is left; the client continues
         /// there. -> `Found`.
         19 = EmptyShards { data: DataId, from: u64, to: u64 },
+        /// Finds the end of a file that a session may have moved under a grant without a word: the shards are asked how
+        /// long they are. Only an inode's leader begins it. -> `Done`.
+        20 = FindEnd { inode: InodeId },
     }
 
     /// A step of a raw write: those that GlusterFS's AFR takes for each write, in this order.
@@ -461,6 +464,7 @@ impl DataOp {
             | DataOp::Append { inode, .. }
             | DataOp::Spill { inode }
             | DataOp::Wrote { inode, .. }
+            | DataOp::FindEnd { inode }
             | DataOp::Fsync { inode }
             | DataOp::Allocate { inode, .. }
             | DataOp::Seek { inode, .. }

@@ -46,6 +46,16 @@ bugs! {
     GrantedWriteNotTold = "granted-write-not-told",
     /// A client returns a grant without the time of its last write.
     GrantReturnedWithoutReport = "grant-returned-without-report",
+    /// A client returns a grant without the end of the file that it has moved.
+    EndNotReported = "end-not-reported",
+    /// The end of a file is taken to be the recorded one though a session that could move it has ended.
+    LostEndNotAsked = "lost-end-not-asked",
+    /// A new leader takes the recorded end of a file for its end though a session may have moved it.
+    FoundEndNotAsked = "found-end-not-asked",
+    /// The shards are asked for the end of a file while a session may still move it.
+    EndAskedTooEarly = "end-asked-too-early",
+    /// The end that is reported for an earlier layout is taken.
+    OldEndTaken = "old-end-taken",
     /// A client writes under a grant that is not its any more.
     GrantUsedAfterRecall = "grant-used-after-recall",
     /// A pledge is given about something whose pledges are being recalled.

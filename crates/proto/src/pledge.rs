@@ -18,7 +18,7 @@ wire_enum! {
         /// The bytes of a shard.
         3 = Shard { data: DataId, index: u64 },
         /// A grant: the session may write bytes within the file's size without a word to the inode's leader, and says
-        /// when it last did so once the grant is recalled.
+        /// when it last did so once the grant is recalled. It may reach beyond the size (`GivenFor::Size`).
         4 = Times { inode: InodeId },
     }
 
@@ -35,6 +35,9 @@ wire_enum! {
         4 = Shard,
         /// A grant on the file that was written.
         5 = Times,
+        /// A grant on the file that was written, with which the session also moves the end of the file, up to `limit`
+        /// (offset in bytes). No other session has one.
+        6 = Size { limit: u64 },
     }
 
     /// What a server sends to a session without being asked.
@@ -61,6 +64,10 @@ wire_struct! {
         pub inode: InodeId,
         /// Time since its last write, in ns.
         pub age: u64,
+        /// The end of the file that it has moved, offset in bytes. 0: it has not.
+        pub end: u64,
+        /// The version of the layout by which it wrote.
+        pub layout_version: u32,
     }
 
     /// Pledges that a reply carries.

@@ -8,6 +8,7 @@
 //! The leader *closes* the shard before any other change of it: no session can send fast writes to it from then on.
 
 pub(crate) mod closing;
+pub(crate) mod ends;
 pub(crate) mod lane;
 pub(crate) mod loose;
 mod member_copy;

@@ -15,7 +15,7 @@ use crate::log::settle::Then;
 use crate::membership::Membership;
 use crate::message::{Address, Message};
 use crate::ops::discarded::Discarded;
-use crate::ops::step::Ask;
+use crate::ops::step::{Ask, RecalledGrants};
 use crate::partition::Event;
 use crate::pledges::{Pledges, Recalls};
 use crate::requests::Requests;
@@ -196,13 +196,12 @@ impl Leader {
 
     /// True if a record with these changes has to wait for pledges of other sessions than `by`. Also before the leader
     /// serves: it takes legs then, and goes on with ops of the view before.
-    /// `times_only`: they change the times of a file alone, after a write within its size.
-    pub fn is_pledged(&self, cx: &mut Context, by: SessionId, changes: &[Change], times_only: bool) -> bool {
+    pub fn is_pledged(&self, cx: &mut Context, by: SessionId, changes: &[Change], grants: RecalledGrants) -> bool {
         if !self.serves() && is_planted(Bug::PledgesIgnoredBeforeServing) {
             return false;
         }
         let mut recalls = Recalls::default();
-        let is_blocked = self.pledges.block(by, (changes, times_only), cx.around.elapsed, &mut recalls);
+        let is_blocked = self.pledges.block(by, (changes, grants), cx.around.elapsed, &mut recalls);
         recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
         if is_blocked {
             cx.out.branches.push("a change waits for pledges");
@@ -214,10 +213,11 @@ impl Leader {
     fn go_on_after_pledges(&mut self, cx: &mut Context, is_freed: bool) -> Result<()> {
         self.note_granted_writes(cx);
         if !is_freed {
-            return Ok(());
+            return self.find_ends(cx);
         }
         self.requests.retry_if_any();
         self.show_renewed(cx);
+        self.find_ends(cx)?;
         if self.serves() { self.drive_again(cx) } else { Ok(()) }
     }
 
@@ -228,7 +228,7 @@ impl Leader {
                 continue;
             }
             let changes = [Change::Delete { key: Key::inode(cx.at.ring, volume, inode, Kind::Inode) }];
-            if self.is_pledged(cx, SYSTEM_SESSION, &changes, false) {
+            if self.is_pledged(cx, SYSTEM_SESSION, &changes, RecalledGrants::All) {
                 self.renewed.insert((volume, inode));
             }
         }

@@ -7,6 +7,7 @@ pub(crate) mod copy;
 pub(crate) mod data;
 pub(crate) mod discarded;
 pub(crate) mod dispatch;
+pub(crate) mod ends;
 pub(crate) mod footprint;
 pub(crate) mod inodes;
 pub(crate) mod keys;

@@ -11,9 +11,9 @@
 mod grants;
 
 use crate::context::Out;
-use crate::ops::step::Ask;
+use crate::ops::step::{Ask, RecalledGrants};
 use grants::Grants;
-pub(crate) use grants::Written;
+pub(crate) use grants::{Ending, Written};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -206,12 +206,12 @@ impl Pledges {
     }
 
     /// True if a record with these changes has to wait: another session has a pledge about what it changes. Recalls
-    /// these pledges. Otherwise `by` has lost its own, which it gave up before it sent the op. `times_only`: the changes
-    /// are those of a write within the file's size, which others may do under grants meanwhile.
+    /// these pledges, and grants on the files whose inodes change. Otherwise `by` has lost its own pledges, which it gave up
+    /// before it sent the op.
     pub fn block(
         &self,
         by: SessionId,
-        (changes, times_only): (&[Change], bool),
+        (changes, grants): (&[Change], RecalledGrants),
         now: Duration,
         recalls: &mut Recalls,
     ) -> bool {
@@ -233,9 +233,11 @@ impl Pledges {
         for one in &about {
             is_blocked |= table.recall(by, one, now, recalls);
         }
-        if !times_only {
-            is_blocked |= table.recall_grants_on(&about, now, recalls);
-        }
+        is_blocked |= match grants {
+            RecalledGrants::None => false,
+            RecalledGrants::OfOthers => table.recall_grants_on(&about, by, now, recalls),
+            RecalledGrants::All => table.recall_grants_on(&about, SYSTEM_SESSION, now, recalls),
+        };
         if is_blocked && !is_planted(Bug::RecallNotAwaited) {
             return true;
         }

@@ -13,7 +13,7 @@ use crate::log::settle::Then;
 use crate::ops::dispatch::step;
 use crate::ops::footprint::{check_place, keys_of, written_data, written_shard};
 use crate::ops::inodes::accessed;
-use crate::ops::step::{Ask, Commit, Here, Next, OpProgress, Stop};
+use crate::ops::step::{Ask, Commit, Here, Next, OpProgress, RecalledGrants, Stop};
 use crate::ops::tree::{Tree, purge_orphan};
 use crate::partition::{Event, token_of};
 use crate::transactions::driven::{Aim, Driven, RESEND_TICKS};
@@ -242,7 +242,7 @@ impl Leader {
                 let ask = self.ask(cx, *volume);
                 let tree = Tree::new(cx.around.brick, &ask, cx.at.own.partition);
                 if let Ok(Some(commit)) = accessed(&tree, *inode, ask.now) {
-                    if self.is_pledged(cx, *session, &commit.changes, false) {
+                    if self.is_pledged(cx, *session, &commit.changes, RecalledGrants::All) {
                         return Ok(false);
                     }
                     let _ = self.append_own_for(cx, Some(*session), commit)?;
@@ -311,6 +311,7 @@ impl Leader {
             self.answer_op(token, ask, Err(Error::LayoutChanged));
             return Ok(true);
         }
+        let ask = &Ask { pledge: self.gives_size(cx, ask, op)?, ..*ask };
         let now = self.numbers.time(cx.around.now);
         let mut progress = OpProgress::default();
         let (brick, at_own, numbers) = (cx.around.brick, cx.at.own.partition, &mut self.numbers);
@@ -341,14 +342,17 @@ impl Leader {
             *stamp = Stamp::of_leader(stamp.count, cx.at.view.epoch, Sequence(self.log.last().0 + 1));
         }
         self.healing.note_request();
-        if commit.times_of.is_some() && self.is_pledged(cx, ask.session, &commit.changes, true) {
+        if commit.times_of.is_some() && self.is_pledged(cx, ask.session, &commit.changes, RecalledGrants::None) {
             return Ok(false);
         }
         if self.keep_times((token, ask), &commit, cx) {
             return Ok(true);
         }
         let times = commit.times_of.map(|(inode, _)| (ask.volume, inode));
-        let marker = times.and_then(|file| self.times.marker(cx.at.ring, file));
+        let marker = match commit.grown.zip(commit.limit) {
+            Some((file, _)) => self.times.size_marker(cx.at.ring, file),
+            None => times.and_then(|file| self.times.marker(cx.at.ring, file)),
+        };
         let loose = self.loose_marker(cx.at, ask, op);
         let is_marked = loose.is_some();
         let also = self.session_change(cx.at, ask, &reply).into_iter().chain(marker).chain(loose).collect();
@@ -366,6 +370,11 @@ impl Leader {
                     *fast = self.open_shard(cx, ask, op);
                 }
                 times.iter().for_each(|file| self.times.marked(*file, sequence, cx.around.now));
+                if let Some((file, limit)) = commit.grown.zip(commit.limit) {
+                    self.times.marked(file, sequence, cx.around.now);
+                    let (at, given_for) = (cx.at.own.partition, GivenFor::Size { limit });
+                    reply = self.pledges.grant(at, ask, file.1, given_for, cx.around.elapsed);
+                }
                 let early = ask.early && self.may_be_early();
                 // The sync follows the record itself: members need no second message.
                 match self.requests.durable.remove(&token) {

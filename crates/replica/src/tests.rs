@@ -10,6 +10,7 @@ mod clocks;
 mod closing;
 mod compare;
 mod drive;
+mod ends;
 mod fast;
 mod feed;
 mod heal;

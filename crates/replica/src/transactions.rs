@@ -48,6 +48,18 @@ impl Transactions {
         self.driven.insert(intent, driven);
     }
 
+    /// The files of which shards are being asked for the end.
+    pub fn asked_ends(&self) -> BTreeSet<(VolumeId, InodeId)> {
+        let file = |driven: &Driven| match &driven.aim {
+            Aim::Op(ask, op) => match **op {
+                Op::Data { op: DataOp::FindEnd { inode } } => Some((ask.volume, inode)),
+                _ => None,
+            },
+            _ => None,
+        };
+        self.driven.values().filter_map(file).collect()
+    }
+
     /// The op in flight of this session and op id, if a client waits for it.
     pub fn driven_for(&mut self, ask: &Ask) -> Option<&mut Driven> {
         let is_it = |driven: &&mut Driven| match &driven.aim {

@@ -353,6 +353,7 @@ impl Distribute {
             | DataOp::CopyShard { .. }
             | DataOp::EmptyShards { .. }
             | DataOp::Wrote { .. }
+            | DataOp::FindEnd { .. }
             | DataOp::Sync { .. } => Err(not_for_this_layer()),
         }
     }

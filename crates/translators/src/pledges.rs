@@ -171,8 +171,10 @@ impl Pledges {
             let may_ask = self.is_used && self.contents != ContentUse::None;
             return may_ask.then(|| self.cache.lock().ask_shard(reading.inode, &about)).flatten().map(AskedAt);
         }
-        if let Op::Data { op: DataOp::Wrote { inode, fast: true, .. } } = op {
-            return self.is_used.then(|| self.cache.lock().ask_grant(*inode)).flatten().map(AskedAt);
+        if let Op::Data { op: DataOp::Wrote { inode, fast, end, reach, drop_set_id: false, .. } } = op {
+            let may_ask = self.is_used && end == reach;
+            let ask = |cache: &mut Cache| if *fast { cache.ask_grant(*inode) } else { cache.ask_size(*inode) };
+            return may_ask.then(|| ask(&mut self.cache.lock())).flatten().map(AskedAt);
         }
         let may_ask = self.is_used
             && matches!(
@@ -187,8 +189,8 @@ impl Pledges {
     pub(crate) fn take(&self, asked: Option<AskedAt>, op: &Op, reply: Result<Reply>, durable: bool) -> Result<Reply> {
         let Ok(Reply::Pledged { found, pledges }) = reply else { return reply };
         match (asked, op) {
-            (Some(AskedAt(asked)), Op::Data { op: DataOp::Wrote { inode, layout_version, .. } }) => {
-                let (file, mut cache) = ((*inode, *layout_version), self.cache.lock());
+            (Some(AskedAt(asked)), Op::Data { op: DataOp::Wrote { inode, layout_version, end, .. } }) => {
+                let (file, mut cache) = ((*inode, *layout_version, *end), self.cache.lock());
                 pledges.iter().for_each(|given| cache.take_grant(asked, file, durable, given, boot_time()));
             }
             (Some(AskedAt(asked)), _) => self.cache.lock().take(asked, op, &found, &pledges, boot_time()),
@@ -209,9 +211,42 @@ impl Pledges {
         self.is_used.then(|| self.cache.lock().grant(inode, layout_version, durable, boot_time())).flatten()
     }
 
-    /// A write under this grant has been made. False if the grant is over: then the leader has to be told.
-    pub(crate) fn wrote(&self, inode: InodeId, grant: &Grant) -> bool {
-        self.cache.lock().wrote(inode, grant, boot_time())
+    /// A write under this grant, which ends at `end`, has been made. False if the grant is over: then the leader has to
+    /// be told.
+    pub(crate) fn wrote(&self, inode: InodeId, grant: &Grant, end: u64) -> bool {
+        self.cache.lock().wrote(inode, grant, end, boot_time())
+    }
+
+    /// The end of a file that nobody but this session can move.
+    pub(crate) fn end_of(&self, inode: InodeId, layout_version: u32) -> Option<u64> {
+        self.is_used.then(|| self.cache.lock().end_of(inode, layout_version, boot_time())).flatten()
+    }
+
+    /// Tells leaders what was written under grants to this file, or to any, before the session sees it.
+    ///
+    /// # Errors
+    ///
+    /// The leader was not told: the client was interrupted, for instance, or its disk is full.
+    pub(crate) fn tell_of_writes(
+        &self,
+        replicate: &Replicate,
+        context: &Context,
+        inode: Option<InodeId>,
+    ) -> Result<()> {
+        let untold = self.cache.lock().grants.untold_of(inode);
+        for one in untold {
+            let (inode, layout_version, end) = (one.inode, one.grant.layout_version, one.end);
+            let (reach, drop_set_id, fast, age) = (end, false, true, age(&one));
+            let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast, age };
+            let told = replicate.send(context, Recipient::Leader(one.grant.partition), Op::Data { op });
+            match told {
+                // Somebody has changed the file since, which took the grant, and the word, first.
+                Ok(_) | Err(Error::NotFound | Error::Stale | Error::LayoutChanged) => {}
+                Err(error) => return Err(error),
+            }
+            self.cache.lock().grants.told(&[one]);
+        }
+        Ok(())
     }
 
     /// As `take`, for the reply to a read of a shard of this file.
@@ -310,7 +345,11 @@ impl Pledges {
     /// Returns pledges to their leader. If this fails, they are recalled again.
     fn give_back(&self, replicate: &Replicate, server: ServerId, returned: Returned) {
         let Returned { partition, term, pledges, untold } = returned;
-        let reports = untold.iter().map(|one| Report { inode: one.inode, age: age(one) }).collect();
+        let report = |one: &Untold| {
+            let end = if is_planted(Bug::EndNotReported) { 0 } else { one.end };
+            Report { inode: one.inode, age: age(one), end, layout_version: one.grant.layout_version }
+        };
+        let reports = untold.iter().map(report).collect();
         if replicate.tell(server, VolumeOp::Return { partition, term, pledges, reports }).is_ok() {
             self.cache.lock().grants.told(&untold);
         }
@@ -458,27 +497,16 @@ impl Pledging {
     ///
     /// The leader was not told: the client was interrupted, for instance, or its disk is full.
     fn tell_of_writes(&self, context: &Context, op: &Op) -> Result<()> {
-        let inode = match op {
-            Op::Name { .. } => None,
-            Op::Inode { op } => Some(op.inode()),
-            Op::Data { op: DataOp::Write { .. } | DataOp::Append { .. } | DataOp::Fsync { .. } } => return Ok(()),
-            Op::Data { op } => op.inode(),
-            Op::Lock { .. } | Op::Volume { .. } | Op::Leg { .. } => return Ok(()),
-        };
-        let untold = self.pledges.cache.lock().grants.untold_of(inode);
-        for one in untold {
-            let (inode, layout_version) = (one.inode, one.grant.layout_version);
-            let (end, reach, drop_set_id, fast, age) = (0, 0, false, true, age(&one));
-            let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast, age };
-            let told = self.replicate.send(context, Recipient::Leader(one.grant.partition), Op::Data { op });
-            match told {
-                // Somebody has changed the file since, which took the grant, and the word, first.
-                Ok(_) | Err(Error::NotFound | Error::Stale | Error::LayoutChanged) => {}
-                Err(error) => return Err(error),
-            }
-            self.pledges.cache.lock().grants.told(&[one]);
+        let tell = |inode| self.pledges.tell_of_writes(&self.replicate, context, inode);
+        match op {
+            Op::Name { .. } => tell(None),
+            Op::Inode { op } => tell(Some(op.inode())),
+            // An append asks for the end of the file only if it is not this session's to move.
+            Op::Data { op: DataOp::Write { .. } | DataOp::Append { .. } | DataOp::Fsync { .. } } => Ok(()),
+            Op::Data { op: DataOp::Copy { from, to, .. } } => tell(Some(*from)).and_then(|()| tell(Some(*to))),
+            Op::Data { op } => tell(op.inode()),
+            Op::Lock { .. } | Op::Volume { .. } | Op::Leg { .. } => Ok(()),
         }
-        Ok(())
     }
 
     /// Tells the caller what stands for the bytes that were read.

@@ -126,6 +126,7 @@ fn data_label(op: &DataOp) -> &'static str {
         DataOp::ReadShard { .. } => "read-shard",
         DataOp::WriteShard { .. } => "write-shard",
         DataOp::Wrote { .. } => "wrote",
+        DataOp::FindEnd { .. } => "find-end",
         DataOp::Sync { .. } => "sync",
         DataOp::Fsync { .. } => "fsync",
         DataOp::Allocate { .. } => "allocate",

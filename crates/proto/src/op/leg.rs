@@ -83,5 +83,7 @@ wire_enum! {
         27 = Attributes { inode: InodeId },
         /// Put of an existing file, before the name: adds a link and sets the ETag. `TakeBackLink` undoes it.
         28 = AddObjectLink { inode: InodeId, etag: Bytes },
+        /// The size of a file that its leader does not know: reads only. -> `Found`, the length of the shard in bytes.
+        29 = ShardEnd { shard: ShardId },
     }
 }

@@ -10,12 +10,13 @@
 //!
 //! While a session has a grant (`pledges/grants.rs`) it does not even tell when it writes. The marker stays as long.
 
+use super::ends::{End, Ends, is_sized_marker, sized_marker};
 use crate::context::{Around, Context, Token};
 use crate::leader::Leader;
 use crate::log::append::Appended;
 use crate::ops::step::{Ask, Commit};
 use crate::ops::tree::before;
-use crate::pledges::{Recalls, Written};
+use crate::pledges::{Ending, Recalls, Written};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
@@ -32,7 +33,8 @@ const FILES_AT_ONCE: usize = 64;
 /// An earlier leader may have acknowledged values that no record has.
 const LEAP: u64 = 1 << 32;
 
-type File = (VolumeId, InodeId);
+/// A file of a volume.
+pub(crate) type File = (VolumeId, InodeId);
 
 /// The files that are being written.
 #[derive(Debug, Default)]
@@ -40,8 +42,9 @@ pub(crate) struct Times {
     marked: BTreeMap<File, Marked>,
     /// The time of the last write that no record has, and the number of such writes.
     unrecorded: BTreeMap<File, (Time, u64)>,
-    /// Files whose markers this leader found when it began.
-    found: Vec<File>,
+    /// Files whose markers this leader found when it began, and whether sessions may have moved their ends.
+    found: Vec<(File, bool)>,
+    pub(super) ends: Ends,
 }
 
 #[derive(Debug)]
@@ -54,14 +57,16 @@ impl Times {
     pub fn forget(&mut self) {
         self.marked.clear();
         self.found.clear();
+        self.ends.forget();
     }
 
-    pub fn find(&mut self, file: File) {
-        self.found.push(file);
+    /// Notes a marker that is in the log.
+    pub fn find(&mut self, file: File, marker: &[u8]) {
+        self.found.push((file, is_sized_marker(marker) && !is_planted(Bug::FoundEndNotAsked)));
     }
 
     pub fn is_idle(&self) -> bool {
-        self.marked.is_empty() && self.unrecorded.is_empty()
+        self.marked.is_empty() && self.unrecorded.is_empty() && self.ends.is_idle()
     }
 
     pub fn has_found(&self) -> bool {
@@ -79,6 +84,17 @@ impl Times {
         let is_new = !self.marked.contains_key(&(volume, inode)) && self.marked.len() < FILES_MAX;
         (is_new && !is_planted(Bug::WritingMarkerMissing))
             .then(|| Change::Put { key: Key::writing(ring, volume, inode), value: bytes::Bytes::from_static(&[0]) })
+    }
+
+    /// True if the file has a marker, or may get one.
+    pub fn may_mark(&self, file: File) -> bool {
+        self.marked.contains_key(&file) || self.marked.len() < FILES_MAX
+    }
+
+    /// The change that says in the file's marker that a session may move its end.
+    pub fn size_marker(&self, ring: RingId, (volume, inode): File) -> Option<Change> {
+        let is_new = !self.ends.is_sized(&(volume, inode));
+        is_new.then(|| Change::Put { key: Key::writing(ring, volume, inode), value: sized_marker() })
     }
 
     /// Notes a record that sets the marker or writes the times.
@@ -101,17 +117,19 @@ impl Times {
         (*last, *count) = ((*last).max(time), *count + 1);
     }
 
-    fn recorded(&mut self, files: &[File]) {
+    fn recorded(&mut self, Recorded { files, ends }: &Recorded) {
         files.iter().for_each(|file| _ = self.unrecorded.remove(file));
+        ends.iter().for_each(|(file, end)| self.ends.recorded(file, *end));
     }
 
+    /// True if the file has times, or an end, that no record has.
     pub fn is_unrecorded(&self, file: &File) -> bool {
-        self.unrecorded.contains_key(file)
+        self.unrecorded.contains_key(file) || self.ends.is_unrecorded(file)
     }
 
-    /// Files of which the answer shows times that no record has.
+    /// Files of which the answer shows times, or ends, that no record has.
     pub fn unrecorded_in(&self, volume: VolumeId, reply: &Reply) -> Vec<File> {
-        if self.unrecorded.is_empty() {
+        if self.unrecorded.is_empty() && !self.ends.is_any_unrecorded() {
             return Vec::new();
         }
         shown_in(volume, reply).filter(|file| self.is_unrecorded(file)).collect()
@@ -152,6 +170,14 @@ impl Times {
     }
 }
 
+/// What a record has of files that were written without one.
+#[derive(Debug, Default)]
+struct Recorded {
+    /// Their times.
+    files: Vec<File>,
+    ends: Vec<(File, End)>,
+}
+
 /// Files of which the answer shows the times.
 fn shown_in(volume: VolumeId, reply: &Reply) -> impl Iterator<Item = File> {
     let shown: Vec<InodeId> = match reply {
@@ -170,19 +196,24 @@ impl Leader {
     /// times that no replica has.
     pub fn renew_times(&mut self, cx: &mut Context) -> Result<()> {
         while self.times.has_found() && self.is_settled() {
-            let some: Vec<File> = self.times.found.iter().take(FILES_AT_ONCE).copied().collect();
+            let found: Vec<(File, bool)> = self.times.found.iter().take(FILES_AT_ONCE).copied().collect();
+            let some: Vec<File> = found.iter().map(|(file, _)| *file).collect();
             let now = self.numbers.time(cx.around.now);
             let mut commit = Commit::default();
             for (volume, inode) in &some {
                 let key = Key::inode(cx.at.ring, *volume, *inode, Kind::Inode);
                 if !is_planted(Bug::TimesNotRenewed) {
-                    move_times(&mut commit, key, (now, LEAP), cx.around)?;
+                    change_inode(&mut commit, key, cx.around, |inode| move_times(inode, (now, LEAP)))?;
                 }
             }
             // They are shown once no session has a pledge about older ones.
             match self.append_own_for(cx, None, commit)? {
                 Appended::Made(sequence) => {
-                    self.times.found.retain(|file| !some.contains(file));
+                    self.times.found.retain(|(file, _)| !some.contains(file));
+                    for (file, _) in found.iter().filter(|(_, is_sized)| *is_sized) {
+                        self.times.ends.sized(*file);
+                        self.times.ends.lost(*file);
+                    }
                     some.iter().for_each(|file| self.times.marked(*file, sequence, cx.around.now));
                     self.renewed.extend(&some);
                 }
@@ -203,7 +234,9 @@ impl Leader {
         if !late.is_empty() {
             self.record_times(cx, &late)?;
         }
-        let may_end = |file: &File| !self.pledges.has_grant(*file) && !self.renewed.contains(file);
+        let may_end = |file: &File| {
+            !self.pledges.has_grant(*file) && !self.renewed.contains(file) && !self.times.ends.is_unknown(file)
+        };
         let idle: Vec<File> = self.times.idle(cx.around.now, IDLE_NS).filter(may_end).take(FILES_AT_ONCE).collect();
         if !self.pledges.has_no_grants() {
             let silent: Vec<File> = self.times.idle(cx.around.now, SILENT_NS).take(FILES_AT_ONCE).collect();
@@ -212,24 +245,29 @@ impl Leader {
         if idle.is_empty() {
             return Ok(());
         }
-        let (mut commit, idle) = self.unrecorded_times(cx, &idle)?;
-        commit.changes.extend(Times::ends(cx.at.ring, &idle));
-        if !idle.is_empty() && self.append_own(cx, commit)?.is_made() {
-            self.times.recorded(&idle);
-            self.times.unmark(&idle);
+        let (mut commit, recorded) = self.unrecorded_times(cx, &idle)?;
+        commit.changes.extend(Times::ends(cx.at.ring, &recorded.files));
+        if !recorded.files.is_empty() && self.append_own(cx, commit)?.is_made() {
+            self.times.recorded(&recorded);
+            self.times.unmark(&recorded.files);
         }
         Ok(())
     }
 
-    fn recall_grants(&self, cx: &mut Context, files: &[File]) {
+    pub fn recall_grants(&self, cx: &mut Context, files: &[File]) {
         let mut recalls = Recalls::default();
         self.pledges.recall_grants(files, cx.around.elapsed, &mut recalls);
         recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
     }
 
-    /// Keeps the times of what sessions wrote under grants that have ended.
+    /// Keeps the times, and the ends, of what sessions wrote under grants that have ended.
     pub fn note_granted_writes(&mut self, cx: &Context) {
-        for Written { file, age } in self.pledges.take_written() {
+        for Written { file, age, end } in self.pledges.take_written() {
+            match end {
+                Ending::Lost => self.times.ends.lost(file),
+                Ending::Reported { layout_version, end } => self.times.ends.report(file, layout_version, end),
+                Ending::Kept => {}
+            }
             let time = before(self.numbers.time(cx.around.now), age);
             if !self.times.keep(file, time, cx.around.now) {
                 self.times.note(file, time);
@@ -253,7 +291,7 @@ impl Leader {
         cx.out.branches.push("times are answered before all have them");
         self.keep_answer(ask, &Ok(Reply::Done));
         self.requests.answer_at_once(token);
-        let reply = self.pledges.grant(cx.at.own.partition, ask, inode, cx.around.elapsed);
+        let reply = self.pledges.grant(cx.at.own.partition, ask, inode, GivenFor::Times, cx.around.elapsed);
         cx.out.answers.push((token, Ok(reply)));
         true
     }
@@ -269,7 +307,7 @@ impl Leader {
             }
         }
         self.times.recorded(&recorded);
-        Ok(!recorded.is_empty())
+        Ok(!recorded.files.is_empty())
     }
 
     /// Files with a marker that the changes affect, except for inodes that the changes repair: their times are recorded
@@ -309,7 +347,9 @@ impl Leader {
     /// Records times that were kept, before a record changes these files in another way: the record's times have to
     /// come later. Returns true if the record must wait.
     pub fn must_record_times(&mut self, cx: &mut Context, changed: &[File]) -> Result<bool> {
-        let unrecorded: Vec<File> = changed.iter().filter(|file| self.times.is_unrecorded(file)).copied().collect();
+        let is_ahead = |file: &File| self.times.ends.is_sized(file) && !self.pledges.has_grant(*file);
+        let is_unrecorded = |file: &&File| self.times.is_unrecorded(file) || is_ahead(file);
+        let unrecorded: Vec<File> = changed.iter().filter(is_unrecorded).copied().collect();
         if unrecorded.is_empty() {
             return Ok(false);
         }
@@ -320,28 +360,33 @@ impl Leader {
         Ok(true)
     }
 
-    /// The changes that record the files' kept times, and the files that they cover. Inodes that cannot be read are
-    /// left out until they are repaired.
-    fn unrecorded_times(&self, cx: &Context, files: &[File]) -> Result<(Commit, Vec<File>)> {
+    /// The changes that record the files' kept times and ends, and the files that they cover. Inodes that cannot be
+    /// read are left out until they are repaired, and those with an unknown end until it is known.
+    fn unrecorded_times(&self, cx: &Context, files: &[File]) -> Result<(Commit, Recorded)> {
         let now = cx.around.now;
         let mut commit = Commit { times_of: files.first().map(|(_, inode)| (*inode, now)), ..Commit::default() };
-        let mut recorded = Vec::new();
-        for file @ (volume, inode) in files {
-            let unrecorded = self.times.unrecorded.get(file).copied();
+        let mut recorded = Recorded::default();
+        for file @ (volume, inode) in files.iter().filter(|file| !self.times.ends.is_unknown(file)) {
+            let times = self.times.unrecorded.get(file).copied();
+            let is_over = !self.pledges.has_grant(*file);
+            let ends = self.times.ends.unrecorded(file, is_over);
             let key = Key::inode(cx.at.ring, *volume, *inode, Kind::Inode);
-            let is_moved = match unrecorded {
-                Some(unrecorded) => move_times(&mut commit, key, unrecorded, cx.around)?,
-                None => true,
+            let is_read = match (times, ends) {
+                (None, None) => true,
+                _ => change_inode(&mut commit, key, cx.around, |inode| {
+                    times.into_iter().for_each(|times| move_times(inode, times));
+                    ends.iter().for_each(|end| end.apply(inode));
+                })?,
             };
-            recorded.extend(is_moved.then_some(*file));
+            recorded.files.extend(is_read.then_some(*file));
+            recorded.ends.extend(ends.filter(|_| is_read).map(|end| (*file, end)));
         }
         Ok((commit, recorded))
     }
 }
 
-/// Raises an inode's times to `time`, unless they are later, and its change counter by `changes`. Returns false if the
-/// inode cannot be read.
-fn move_times(commit: &mut Commit, key: Key, (time, changes): (Time, u64), around: &Around) -> Result<bool> {
+/// Changes an inode. Returns false if it cannot be read.
+fn change_inode(commit: &mut Commit, key: Key, around: &Around, change: impl FnOnce(&mut InodeRecord)) -> Result<bool> {
     let found = match around.brick.get(&key) {
         // The inode is repaired as it was. An error here would stop the whole partition.
         Err(Error::Damaged { .. }) => return Ok(false),
@@ -349,10 +394,15 @@ fn move_times(commit: &mut Commit, key: Key, (time, changes): (Time, u64), aroun
     };
     if let Some(value) = found {
         let mut record = InodeRecord::from_bytes(value).map_err(Error::from)?;
-        (record.mtime, record.ctime) = (record.mtime.max(time), record.ctime.max(time));
-        record.change = record.change.saturating_add(changes);
-        record.etag = bytes::Bytes::new();
+        change(&mut record);
         commit.put(key, &record);
     }
     Ok(true)
+}
+
+/// Raises an inode's times to `time`, unless they are later, and its change counter by `changes`.
+fn move_times(inode: &mut InodeRecord, (time, changes): (Time, u64)) {
+    (inode.mtime, inode.ctime) = (inode.mtime.max(time), inode.ctime.max(time));
+    inode.change = inode.change.saturating_add(changes);
+    inode.etag = bytes::Bytes::new();
 }

@@ -59,13 +59,14 @@ impl Leader {
     pub fn append(&mut self, cx: &mut Context, draft: Draft) -> Result<Appended> {
         let (session, op_id, commit) = (draft.session, draft.op_id, draft.commit);
         let mut changes = commit.changes.clone();
-        changes.extend(draft.also);
-        let unmarked = if commit.times_of.is_none() { self.changes_times(cx, &changes) } else { Vec::new() };
+        changes.extend_from_slice(&draft.also);
+        let mut unmarked = if commit.times_of.is_none() { self.changes_times(cx, &changes) } else { Vec::new() };
+        unmarked.retain(|file| !self.keeps_marker(&draft, *file));
         if self.must_record_times(cx, &unmarked)? {
             return Ok(Appended::NoRoom);
         }
         changes.extend(Times::ends(cx.at.ring, &unmarked));
-        if draft.by.is_some_and(|by| self.is_pledged(cx, by, &changes, commit.times_of.is_some())) {
+        if draft.by.is_some_and(|by| self.is_pledged(cx, by, &changes, commit.recalled_grants())) {
             return Ok(Appended::NoRoom);
         }
         let reservation = self.numbers.reservation();
@@ -112,6 +113,7 @@ impl Leader {
             self.when(sequence, true, Then::Reserved(upto));
         }
         self.times.unmark(&unmarked);
+        self.note_ends(commit);
         self.log.last = sequence;
         self.note(&entry, cx.out);
         commit.cut.into_iter().for_each(|cut| self.discarded.note_cut(cut));

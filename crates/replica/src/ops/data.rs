@@ -1,6 +1,7 @@
 //! Bytes of files: beside the inode up to 16 KiB, in shards from then on.
 
 use crate::message::Fresh;
+use crate::ops::ends::limit_behind;
 use crate::ops::inodes::{drop_set_id_bits, forget_content};
 use crate::ops::read::node;
 use crate::ops::step::{Ask, Commit, Here, Next, Stepped};
@@ -306,9 +307,12 @@ pub fn wrote(
     }
     let is_within = end <= inode.size && reach <= inode.size_high;
     let times_of = (fast && is_within && !drop_set_id).then_some((id, at));
-    let mut commit = Commit { reply: Some(Reply::Done), times_of, ..Commit::default() };
+    let has_grown = end > inode.size && reach == end && !drop_set_id;
+    let grown = has_grown.then_some((here.ask.volume, id));
+    let limit = (has_grown && here.ask.pledge).then(|| limit_behind(end));
+    let mut commit = Commit { reply: Some(Reply::Done), times_of, grown, limit, ..Commit::default() };
     written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, at);
-    inode.size_high = inode.size_high.max(reach);
+    inode.size_high = inode.size_high.max(reach).max(limit.unwrap_or(0));
     commit.put(tree.key(id, Kind::Inode), &inode);
     if here.carried {
         commit.reply = Some(node(attr_of(id, &inode, None)));

@@ -2,7 +2,7 @@
 
 use crate::ops::names::Maker;
 use crate::ops::step::{Here, Next, Stepped, Stop};
-use crate::ops::{acl, allocate, copy, data, inodes, names, objects, rename, shards, truncate};
+use crate::ops::{acl, allocate, copy, data, ends, inodes, names, objects, rename, shards, truncate};
 use hekate_proto::*;
 
 /// The next step of a change. [`crate::answer`] answers reads.
@@ -40,6 +40,7 @@ fn data_step(here: &mut Here, op: &DataOp) -> Stepped<Next> {
         DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast, age } => {
             data::wrote(here, *inode, *layout_version, (*end, *reach), (*drop_set_id, *fast, *age))
         }
+        DataOp::FindEnd { inode } => ends::find_end(here, *inode),
         DataOp::Append { inode, data, drop_set_id } => data::append(here, *inode, data, *drop_set_id),
         DataOp::Allocate { inode, offset, length, mode, drop_set_id } => {
             allocate::allocate(here, *inode, (*offset, *length), *mode, *drop_set_id)

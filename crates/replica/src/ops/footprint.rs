@@ -118,6 +118,7 @@ fn position_of(volume: VolumeId, op: &Op) -> Option<Position> {
             | DataOp::Write { inode, .. }
             | DataOp::Spill { inode }
             | DataOp::Wrote { inode, .. }
+            | DataOp::FindEnd { inode }
             | DataOp::Allocate { inode, .. }
             | DataOp::Append { inode, .. }
             | DataOp::Seek { inode, .. } => Some(inode.position()),
@@ -149,6 +150,7 @@ pub fn keys_of(at: &Membership, ask: &Ask, op: &Op) -> Vec<Key> {
                 | DataOp::Append { inode, .. }
                 | DataOp::Allocate { inode, .. }
                 | DataOp::Spill { inode }
+                | DataOp::FindEnd { inode }
                 | DataOp::Wrote { inode, .. },
         } => vec![inode_key(*inode)],
         Op::Name { .. } => names_of(op).into_iter().flatten().map(|(dir, name)| name_key(at, ask, dir, name)).collect(),

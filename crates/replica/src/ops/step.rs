@@ -106,6 +106,33 @@ pub struct Commit {
     pub times_of: Option<(InodeId, Time)>,
     /// The truncate that the record makes.
     pub cut: Option<Cut>,
+    /// The file of which a session that writes it has moved the end, which the record takes.
+    pub grown: Option<(VolumeId, InodeId)>,
+    /// The file has grown, and the record has the limit of a grant: the session may move the end up to there.
+    pub limit: Option<u64>,
+    /// The file whose end the shards have told.
+    pub ends: Option<(VolumeId, InodeId)>,
+}
+
+impl Commit {
+    /// The grants that are recalled before the record is made.
+    pub fn recalled_grants(&self) -> RecalledGrants {
+        match (self.times_of, self.grown) {
+            (Some(_), _) => RecalledGrants::None,
+            (None, Some(_)) => RecalledGrants::OfOthers,
+            (None, None) => RecalledGrants::All,
+        }
+    }
+}
+
+/// Grants on a file that are recalled before a record changes its inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecalledGrants {
+    /// The record has times alone, which only grow: writers do not disturb each other.
+    None,
+    /// The record has what its session has written, and comes behind what that session wrote under its grant.
+    OfOthers,
+    All,
 }
 
 /// A leg before the commit point.

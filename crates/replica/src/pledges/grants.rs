@@ -21,6 +21,20 @@ pub(crate) struct Written {
     pub file: File,
     /// Time since the last write, in ns.
     pub age: u64,
+    pub end: Ending,
+}
+
+/// What a session has done to the end of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It has not moved it.
+    Kept,
+    Reported {
+        layout_version: u32,
+        end: u64,
+    },
+    /// It may have moved it, and does not say so.
+    Lost,
 }
 
 /// Grants of a table.
@@ -43,15 +57,28 @@ impl Grants {
 
 impl Pledges {
     /// The answer to a write that asks for a grant on the file.
-    pub fn grant(&self, at: PartitionNumber, by: &Ask, inode: InodeId, now: Duration) -> Reply {
+    pub fn grant(&self, at: PartitionNumber, by: &Ask, inode: InodeId, given_for: GivenFor, now: Duration) -> Reply {
         let mut table = self.table();
         if !by.pledge || !table.gives(by.session, now) {
             return Reply::Done;
         }
         let about = Pledged::Times { inode };
         let Some(number) = table.give((by.session, by.volume), about, false, now) else { return Reply::Done };
-        let given = GivenPledges { partition: at, term: table.term, number, given_for: GivenFor::Times };
+        let given = GivenPledges { partition: at, term: table.term, number, given_for };
         Reply::Pledged { found: Found::Done, pledges: vec![given] }
+    }
+
+    /// True if the session may be given a grant on the file now.
+    pub fn may_grant(&self, session: SessionId, file: File, now: Duration) -> bool {
+        let (table, about) = (self.table(), about(file));
+        let is_cool = table.cooling.get(&about).is_none_or(|until| *until <= now);
+        table.gives(session, now) && is_cool && !table.recalled.contains_key(&about)
+    }
+
+    /// True if this session may write the file under a grant.
+    pub fn holds_grant(&self, session: SessionId, file: File) -> bool {
+        let table = self.table();
+        table.held.get(&about(file)).is_some_and(|all| all.iter().any(|(holder, _)| *holder == session))
     }
 
     /// True if no session may write under a grant.
@@ -93,15 +120,22 @@ impl Table {
         (has_others || self.recalled.contains_key(about)) && !is_planted(Bug::GrantNotRecalledForRead)
     }
 
-    /// Recalls all grants on the inodes of which the attributes change. Returns true if there are any.
-    pub(super) fn recall_grants_on(&mut self, changed: &BTreeSet<About>, now: Duration, recalls: &mut Recalls) -> bool {
+    /// Recalls the grants of all sessions but one on the inodes of which the attributes change. Returns true if there are
+    /// any.
+    pub(super) fn recall_grants_on(
+        &mut self,
+        changed: &BTreeSet<About>,
+        but: SessionId,
+        now: Duration,
+        recalls: &mut Recalls,
+    ) -> bool {
         if self.grants.count == 0 || is_planted(Bug::GrantNotRecalledForChange) {
             return false;
         }
         let mut is_any = false;
         for (volume, changed) in changed {
             if let Pledged::Attributes { inode } = changed {
-                is_any |= self.recall(SYSTEM_SESSION, &about((*volume, *inode)), now, recalls);
+                is_any |= self.recall(but, &about((*volume, *inode)), now, recalls);
             }
         }
         is_any
@@ -120,16 +154,19 @@ impl Table {
         if let (volume, Pledged::Times { inode }) = about
             && !is_planted(Bug::LostGrantForgotten)
         {
-            self.grants.ended.push(Written { file: (*volume, *inode), age: 0 });
+            let end = if is_planted(Bug::LostEndNotAsked) { Ending::Kept } else { Ending::Lost };
+            self.grants.ended.push(Written { file: (*volume, *inode), age: 0, end });
         }
     }
 
-    /// A session that has a grant says when it last wrote the file. It may return an earlier grant than the one that is on
+    /// A session that has a grant says when it last wrote the file, and to where it moved its end. It may return an earlier grant than the one that is on
     /// its way to it.
     pub(super) fn grant_reported(&mut self, about: &About, reports: &[Report]) {
         let (volume, Pledged::Times { inode }) = about else { return };
         if let Some(report) = reports.iter().find(|report| report.inode == *inode) {
-            self.grants.ended.push(Written { file: (*volume, *inode), age: report.age });
+            let Report { age, end, layout_version, .. } = *report;
+            let end = if end == 0 { Ending::Kept } else { Ending::Reported { layout_version, end } };
+            self.grants.ended.push(Written { file: (*volume, *inode), age, end });
         }
     }
 }

@@ -86,7 +86,7 @@ fn has_node() -> Result<Reply> {
 /// Whether a record waits, and the sessions that are told.
 fn change(pledges: &Pledges, by: SessionId, changes: &[Change], now: Duration) -> (bool, Vec<SessionId>) {
     let mut recalls = Recalls::default();
-    let waits = pledges.block(by, (changes, false), now, &mut recalls);
+    let waits = pledges.block(by, (changes, RecalledGrants::All), now, &mut recalls);
     (waits, recalls.0.into_keys().collect())
 }
 
@@ -310,14 +310,22 @@ fn bytes_of_a_shard_change_once_others_have_returned_them() {
 }
 
 fn grant(pledges: &Pledges, session: SessionId, now: Duration) -> Option<u64> {
-    match pledges.grant(PARTITION, &Ask { pledge: true, ..ask(session) }, FILE, now) {
+    match pledges.grant(PARTITION, &Ask { pledge: true, ..ask(session) }, FILE, GivenFor::Times, now) {
         Reply::Pledged { pledges, .. } => pledges.first().map(|given| given.number),
         _ => None,
     }
 }
 
 fn written(age: u64) -> Vec<Written> {
-    vec![Written { file: (VOLUME, FILE), age }]
+    vec![Written { file: (VOLUME, FILE), age, end: Ending::Kept }]
+}
+
+fn lost() -> Vec<Written> {
+    vec![Written { file: (VOLUME, FILE), age: 0, end: Ending::Lost }]
+}
+
+fn report(end: u64) -> Report {
+    Report { inode: FILE, age: 5, end, layout_version: 1 }
 }
 
 #[test]
@@ -331,7 +339,7 @@ fn times_are_shown_once_those_who_write_under_grants_have_said_when_they_last_di
     assert_eq!(recalls.0.into_keys().collect::<Vec<_>>(), [ANN]);
     assert!(pledges.hides_times(ANN, file), "what it said may be older than what it wrote since");
     assert_eq!(grant(&pledges, ANN, START), None, "none during a recall");
-    let (pledge, report) = (Pledge { about: Pledged::Times { inode: FILE }, number }, Report { inode: FILE, age: 5 });
+    let (pledge, report) = (Pledge { about: Pledged::Times { inode: FILE }, number }, report(0));
     assert!(pledges.returned((ANN, VOLUME), TERM, std::slice::from_ref(&pledge), std::slice::from_ref(&report)));
     assert_eq!(pledges.take_written(), written(5));
     assert!(!pledges.hides_times(BEN, file) && !pledges.has_grant(file));
@@ -347,10 +355,13 @@ fn a_report_with_an_earlier_grant_than_the_last_counts() {
     let pledges = begun();
     let first = grant(&pledges, ANN, START).unwrap();
     grant(&pledges, ANN, START).unwrap();
-    let (pledge, report) =
-        (Pledge { about: Pledged::Times { inode: FILE }, number: first }, Report { inode: FILE, age: 5 });
-    assert!(!pledges.returned((ANN, VOLUME), TERM, &[pledge], &[report]));
+    let (pledge, report) = (Pledge { about: Pledged::Times { inode: FILE }, number: first }, report(0));
+    assert!(!pledges.returned((ANN, VOLUME), TERM, std::slice::from_ref(&pledge), &[report]));
     assert_eq!(pledges.take_written(), written(5));
+    let (layout_version, end) = (1, 900);
+    pledges.returned((ANN, VOLUME), TERM, &[pledge], &[self::report(end)]);
+    let ending = Ending::Reported { layout_version, end };
+    assert_eq!(pledges.take_written(), [Written { file: (VOLUME, FILE), age: 5, end: ending }]);
     assert!(pledges.has_grant((VOLUME, FILE)), "the reply with the second one may be on its way");
 }
 
@@ -359,7 +370,7 @@ fn an_inode_is_changed_once_all_grants_on_it_are_returned_those_of_the_session_i
     let pledges = begun();
     let numbers = [grant(&pledges, ANN, START).unwrap(), grant(&pledges, BEN, START).unwrap()];
     let mut recalls = Recalls::default();
-    assert!(!pledges.block(ANN, (&attribute_changes(), true), START, &mut recalls), "both may write");
+    assert!(!pledges.block(ANN, (&attribute_changes(), RecalledGrants::None), START, &mut recalls), "both may write");
     assert_eq!(change(&pledges, ANN, &attribute_changes(), START), (true, vec![ANN, BEN]));
     for (session, number) in [ANN, BEN].into_iter().zip(numbers) {
         assert!(change(&pledges, ANN, &attribute_changes(), START).0);
@@ -374,12 +385,12 @@ fn a_session_that_ends_or_does_not_return_its_grant_may_have_written_until_then(
     let pledges = begun();
     grant(&pledges, ANN, START).unwrap();
     assert!(pledges.end_session(ANN));
-    assert_eq!(pledges.take_written(), written(0));
+    assert_eq!(pledges.take_written(), lost());
     grant(&pledges, BEN, START).unwrap();
     assert!(change(&pledges, ANN, &attribute_changes(), START).0);
     let late = START + PATIENCE + EXPIRES_AFTER;
     assert_eq!(pledges.tick(late, &mut Recalls::default()), BTreeSet::from([BEN]));
-    assert_eq!(pledges.take_written(), written(0));
+    assert_eq!(pledges.take_written(), lost());
     assert!(!change(&pledges, ANN, &attribute_changes(), late).0);
 }
 

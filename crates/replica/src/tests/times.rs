@@ -308,7 +308,7 @@ fn a_read_by_another_session_waits_for_the_word_of_who_writes_under_a_grant() {
     written.ring.tell(written.leader, Event::Request { token, ask, op });
     assert_eq!(written.ring.answers.remove(&token), None, "it waits");
     let pledges = vec![Pledge { about: Pledged::Times { inode }, number }];
-    let reports = vec![Report { inode, age: 1_000_000_000 }];
+    let reports = vec![Report { inode, age: 1_000_000_000, end: 0, layout_version: 0 }];
     written.ring.tell(written.leader, Event::Returned { session, volume, term, pledges, reports });
     let Some(Ok(Reply::Node { attr, .. })) = written.ring.answers.remove(&token) else { panic!("no answer") };
     assert!(attr.mtime == wrote_at && attr.change > before.change, "{attr:?} {before:?}");

@@ -87,7 +87,10 @@ impl Leader {
         match leg {
             Leg::AddLink { inode } | Leg::AddObjectLink { inode, .. } => self.is_cutting(*inode),
             // Until the times of fast writes are recorded the ETag is that of the content before them.
-            Leg::Attributes { inode } => self.times.is_unrecorded(&(ask.volume, *inode)),
+            Leg::Attributes { inode } => {
+                let file = (ask.volume, *inode);
+                self.times.is_unrecorded(&file) || self.pledges.hides_times(ask.session, file)
+            }
             Leg::ReadShard { range } => self.is_open_and_unsettled(ask.volume, range),
             Leg::HoldName { dir, name } => {
                 let is_new = !self.transactions.prepared.contains(&ask.hold_key(at.own.partition, *dir, name));

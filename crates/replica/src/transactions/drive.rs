@@ -44,7 +44,7 @@ impl Leader {
     fn send_before(&mut self, cx: &mut Context, intent: IntentId, before: Before) -> Result<()> {
         let Some(driven) = self.transactions.driven.get_mut(&intent) else { return Ok(()) };
         let (position, number) = (before.position, driven.progress.answers.len() as u16);
-        let only_reads = matches!(before.leg, Leg::ReadShard { .. });
+        let only_reads = matches!(before.leg, Leg::ReadShard { .. } | Leg::ShardEnd { .. });
         driven.pending.insert(number, IntentLeg { position, number, leg: before.leg });
         if let Some(leg) = before.undo {
             driven.undo.push(IntentLeg { position, number, leg });

@@ -54,6 +54,9 @@ pub fn take(
     if let Leg::ReadShard { range } = leg {
         return Ok(only(crate::ops::copy::read(brick, ask.ring, ask.volume, range)?));
     }
+    if let Leg::ShardEnd { shard } = leg {
+        return Ok(only(Reply::Found { at: Some(crate::ops::ends::length_of(brick, ask, *shard)?) }));
+    }
     if let Leg::DropShards { data, to } = leg {
         let Portion { shards, next } = portion_of(brick, ask, at, *data, 0..*to)?;
         let changes: Vec<Change> = shards.into_iter().map(|shard| Change::DropShard { shard }).collect();
@@ -163,6 +166,7 @@ pub fn undoes(leg: &Leg) -> bool {
         | Leg::DropShards { .. }
         | Leg::EmptyShards { .. }
         | Leg::ReadShard { .. }
+        | Leg::ShardEnd { .. }
         | Leg::MarkMoved { .. }
         | Leg::HoldStub { .. }
         | Leg::SetStub { .. } => false,
@@ -231,7 +235,11 @@ fn apply(
         }
         Leg::HoldMoves => hold(brick, &mut commit, moves_key(ask), intent)?,
         Leg::LetMoves | Leg::ReleaseMoves => commit.delete(moves_key(ask)),
-        Leg::Parent { .. } | Leg::Attributes { .. } | Leg::ReadShard { .. } | Leg::DropShards { .. } => {
+        Leg::Parent { .. }
+        | Leg::Attributes { .. }
+        | Leg::ReadShard { .. }
+        | Leg::ShardEnd { .. }
+        | Leg::DropShards { .. } => {
             return Err(Error::bug("a leg without a mark").into());
         }
     }

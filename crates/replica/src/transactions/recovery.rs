@@ -49,7 +49,7 @@ impl Leader {
             Some(Kind::Hold) => drop(self.transactions.prepared.insert(key.clone())),
             Some(Kind::Writing) => {
                 let volume = key.prefix().map(|place| place.volume).unwrap_or_default();
-                self.times.find((volume, InodeId::from_bits(id)));
+                self.times.find((volume, InodeId::from_bits(id)), value);
             }
             Some(Kind::LegDone) => {
                 self.transactions.doubtful.insert(IntentId(id));

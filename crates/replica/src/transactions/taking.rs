@@ -32,9 +32,7 @@ impl Leader {
         }
         let busy = Message::LegEnded { intent, number, outcome: Outcome::Busy };
         if self.is_busy(cx.at, ask, leg) {
-            cx.out.branches.push("a leg meets a busy op");
-            cx.send(from, busy);
-            return Ok(());
+            return self.refuse_busy(cx, ask, leg, (from, busy));
         }
         let now = self.numbers.time(cx.around.now);
         let elsewhere = !cx.has_same_bricks(from.partition);
@@ -84,6 +82,16 @@ impl Leader {
             return Ok(());
         }
         self.when(self.log.last(), elsewhere, Then::EndLeg(from, intent, number, Ok(taken.reply)));
+        Ok(())
+    }
+
+    /// Answers that the leg has to come again.
+    fn refuse_busy(&self, cx: &mut Context, ask: &Ask, leg: &Leg, (to, busy): (Address, Message)) -> Result<()> {
+        if let Leg::Attributes { inode } = leg {
+            self.recall_grants(cx, &[(ask.volume, *inode)]);
+        }
+        cx.out.branches.push("a leg meets a busy op");
+        cx.send(to, busy);
         Ok(())
     }
 

@@ -127,7 +127,7 @@ impl World {
             let durable = self.random.below(100) < self.settings.workload.durable_share;
             return Some((Op::Name { op: self.objects.next_op(&mut self.random) }, durable));
         }
-        Some(next_op(&self.settings.workload, &self.known, number, &mut self.random))
+        Some(next_op(&self.settings.workload, &mut self.known, number, &mut self.random))
     }
 
     /// A client that stays at a server which is split off reads only: a write would wait for the other servers.

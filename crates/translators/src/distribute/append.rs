@@ -39,7 +39,18 @@ impl Distribute {
 
     /// Appends to shards, while the lock is held. False if the layout changed meanwhile and nothing was written.
     fn append_shards(&self, context: &Context, inode: InodeId, data: &Bytes, drop_set_id: bool) -> Result<bool> {
-        let Attr { size, layout, .. } = self.attr(context, inode)?;
+        let own = self.known_shape(inode).and_then(|shape| {
+            let end = self.replicate.pledges().end_of(inode, shape.layout.version)?;
+            Some((end.max(shape.size), shape.layout))
+        });
+        let (size, layout) = match own {
+            Some(known) => known,
+            None => {
+                self.replicate.pledges().tell_of_writes(&self.replicate, context, Some(inode))?;
+                let attr = self.attr(context, inode)?;
+                (attr.size, attr.layout)
+            }
+        };
         if layout.is_inline() {
             return Ok(false);
         }

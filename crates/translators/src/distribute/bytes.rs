@@ -178,12 +178,8 @@ impl Distribute {
         // A write that extends the file takes the leader's path.
         let is_within = self.known_shape(inode).is_some_and(|shape| write.end() <= shape.size);
         let before = self.replicate.map();
-        let durable = context.durable;
-        let grant = if is_within && !drop_set_id {
-            self.replicate.pledges().grant(inode, layout.version, durable)
-        } else {
-            None
-        };
+        let known = self.replicate.pledges().grant(inode, layout.version, context.durable);
+        let grant = known.filter(|grant| !drop_set_id && (is_within || write.end() <= grant.limit));
         let fast = is_within && matches!(&runs[..], [(shard, ..)] if self.replicate.may_be_fast(*shard, data.len()));
         if let (true, [(shard, from, _)]) = (fast, &runs[..])
             && let Some(flight) = self.replicate.begin_fast(context, *shard, *from as u32, data)
@@ -235,7 +231,7 @@ impl Distribute {
         let is_fast = flight.finish(context, from, data)?;
         let told = match (told, grant) {
             (Some(told), _) if is_fast => told,
-            (None, Some(grant)) if self.replicate.pledges().wrote(inode, &grant) => Ok(Reply::Done),
+            (None, Some(grant)) if self.replicate.pledges().wrote(inode, &grant, end) => Ok(Reply::Done),
             _ => self.replicate.send(context, home, wrote),
         };
         self.learn_told(told)
@@ -312,7 +308,7 @@ impl Distribute {
             }
         }
         if let Some(grant) = grant
-            && !self.replicate.pledges().wrote(inode, &grant)
+            && !self.replicate.pledges().wrote(inode, &grant, end)
             && !self.learn_told(self.replicate.send(context, home, wrote))?
         {
             return Ok(None);

@@ -358,7 +358,9 @@ impl Cache {
 
     fn remember_attributes(&mut self, asked: u64, known: Known<Attr>) {
         let about = Pledged::Attributes { inode: known.value.id };
-        if self.may_remember(asked, &about, Some(known.value.kind)) {
+        // What was written while the request was on its way does not show in the reply.
+        let is_told = !self.grants.has_untold(known.value.id) || is_planted(Bug::GrantedWriteNotTold);
+        if is_told && self.may_remember(asked, &about, Some(known.value.kind)) {
             self.attributes.insert(known.value.id, known);
         }
     }

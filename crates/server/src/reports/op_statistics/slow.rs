@@ -158,6 +158,7 @@ fn about_data(op: &DataOp) -> String {
         DataOp::Append { inode, data, .. } => format!("inode {}, {} bytes", inode.number(), data.len()),
         DataOp::Spill { inode }
         | DataOp::Wrote { inode, .. }
+        | DataOp::FindEnd { inode }
         | DataOp::Fsync { inode }
         | DataOp::Allocate { inode, .. }
         | DataOp::Seek { inode, .. } => format!("inode {}", inode.number()),

@@ -4,19 +4,22 @@ use crate::simulator::settings::workload::Workload;
 use bytes::Bytes;
 use hekate_brick::storage::Random;
 use hekate_proto::*;
+use std::collections::BTreeMap;
 
 /// The clients' knowledge of the tree, from answers.
 #[derive(Debug)]
 pub struct Known {
     directories: Vec<InodeId>,
     files: Vec<InodeId>,
+    /// Where the next write begins that makes a file longer.
+    ends: BTreeMap<InodeId, u64>,
     /// Limit for both: the newest are kept.
     count_max: usize,
 }
 
 impl Known {
     pub fn new(settings: &Workload) -> Self {
-        Self { directories: vec![ROOT], files: Vec::new(), count_max: settings.directories }
+        Self { directories: vec![ROOT], files: Vec::new(), ends: BTreeMap::new(), count_max: settings.directories }
     }
 
     /// Learns the inodes in an answer.
@@ -73,7 +76,13 @@ fn name(settings: &Workload, random: &mut Random) -> Name {
 }
 
 /// A client's next call, and whether it must be on stable storage.
-pub fn next_op(settings: &Workload, known: &Known, client: u32, random: &mut Random) -> (Op, bool) {
+pub fn next_op(settings: &Workload, known: &mut Known, client: u32, random: &mut Random) -> (Op, bool) {
+    if settings.grows > 0 && random.below(100) < settings.grows {
+        return match known.file_of(client, random) {
+            Some(inode) => (grow(known, inode, random), random.below(100) < settings.durable_share),
+            None => (Op::Name { op: create(ROOT, name(settings, random), NewNode::File, random) }, false),
+        };
+    }
     if settings.looks > 0 && random.below(100) < settings.looks {
         return (look_op(settings, known, random), false);
     }
@@ -86,6 +95,22 @@ pub fn next_op(settings: &Workload, known: &Known, client: u32, random: &mut Ran
     let op = some_op(settings, known, random);
     let durable = !op.is_read() && random.below(100) < settings.durable_share;
     (op, durable)
+}
+
+/// A write behind the end of the file, mostly, as of one who writes a long file.
+fn grow(known: &mut Known, inode: InodeId, random: &mut Random) -> Op {
+    let end = known.ends.entry(inode).or_insert(16_000);
+    if random.once_in(24) {
+        let changes = AttrChanges { size: Some(random.below(*end)), ..AttrChanges::default() };
+        return Op::Inode { op: InodeOp::SetAttr { inode, changes } };
+    }
+    if *end > 400_000 {
+        *end = if random.once_in(3) { SHARD_BYTES - 20_000 } else { 16_000 };
+    }
+    let gap = if random.once_in(8) { random.below(9_000) } else { 0 };
+    let (offset, length) = (*end + gap, 1 + random.below(9_000));
+    *end = offset + length;
+    Op::Data { op: write_at(inode, offset, length, random) }
 }
 
 fn overwrite(settings: &Workload, inode: InodeId, random: &mut Random) -> Op {

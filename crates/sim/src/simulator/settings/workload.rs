@@ -109,6 +109,8 @@ pub struct Workload {
     pub durable_overwrites: u64,
     /// Look-ups of names and attributes, in percent of all calls.
     pub looks: u64,
+    /// Writes that make the client's own file longer, in percent.
+    pub grows: u64,
     /// One killed server in two is started again at once.
     pub restarts_at_once: bool,
     /// All clients but the first call seldom, so that it is mostly alone with its file; nearly all its overwrites are
@@ -167,6 +169,7 @@ impl Workload {
             reads: 0,
             durable_overwrites,
             looks: 0,
+            grows: 0,
             restarts_at_once: false,
             visitors: false,
             rivals: false,

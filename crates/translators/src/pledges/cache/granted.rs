@@ -11,20 +11,30 @@ impl Cache {
         self.grants.wants(inode).then_some(self.moment)
     }
 
-    /// Takes the grant in the reply to a write.
+    /// As `ask_grant`, for a write that moves the end of the file.
+    pub fn ask_size(&mut self, inode: InodeId) -> Option<u64> {
+        self.grants.wants_size(inode).then_some(self.moment)
+    }
+
+    /// Takes the grant in the reply to a write that ends at `end`.
     pub fn take_grant(
         &mut self,
         asked: u64,
-        (inode, layout_version): (InodeId, u32),
+        (inode, layout_version, end): (InodeId, u32, u64),
         durable: bool,
         given: &GivenPledges,
         now: Duration,
     ) {
         let about = Pledged::Times { inode };
         let is_recalled = !self.may_take(asked, |dropped| *dropped == Dropped::About(about.clone()));
-        if given.given_for == GivenFor::Times && self.is_current(asked, given, now) && !is_recalled {
+        let (limit, end) = match given.given_for {
+            GivenFor::Times => (0, 0),
+            GivenFor::Size { limit } => (limit, end),
+            _ => return,
+        };
+        if self.is_current(asked, given, now) && !is_recalled {
             let GivenPledges { partition, term, number, .. } = *given;
-            self.grants.take(inode, Grant { partition, term, number, layout_version, durable }, now);
+            self.grants.take(inode, Grant { partition, term, number, layout_version, durable, limit }, end, now);
         }
     }
 
@@ -40,8 +50,15 @@ impl Cache {
         ended
     }
 
-    /// A write under this grant has been made. False if the grant is over: then the leader has to be told.
-    pub fn wrote(&mut self, inode: InodeId, grant: &Grant, now: Duration) -> bool {
-        self.is_valid(grant.partition, now) && self.grants.wrote(inode, grant.number, now)
+    /// A write under this grant, which ends at `end`, has been made. False if the grant is over: then the leader has to
+    /// be told.
+    pub fn wrote(&mut self, inode: InodeId, grant: &Grant, end: u64, now: Duration) -> bool {
+        self.is_valid(grant.partition, now) && self.grants.wrote(inode, grant.number, end, now)
+    }
+
+    /// The end of a file that nobody but this session can move.
+    pub fn end_of(&self, inode: InodeId, layout_version: u32, now: Duration) -> Option<u64> {
+        let (end, partition) = self.grants.end_of(inode, layout_version)?;
+        self.is_valid(partition, now).then_some(end)
     }
 }

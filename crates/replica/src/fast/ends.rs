@@ -1,0 +1,199 @@
+//! Ends of files that sessions move under grants (G8 and G9 of `docs/coherence.md`).
+//!
+//! The record that gives such a grant has the limit up to which the session may move the end (`size_high` of the inode),
+//! and says so in the file's writing marker. The session reports the end when it returns the grant. If it does not, or
+//! if another leader finds the marker, the end is *unknown*: nobody is shown the file's size, and no record changes its
+//! inode, until the shards have been asked (`ops/ends.rs`).
+
+use super::times::File;
+use crate::context::Context;
+use crate::leader::Leader;
+use crate::log::append::Draft;
+use crate::ops::step::{Ask, Commit, OpProgress};
+use crate::transactions::driven::{Aim, Driven};
+use hekate_proto::planted::{Bug, is_planted};
+use hekate_proto::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Files whose ends are asked for at the same time.
+const ASKED_AT_ONCE: usize = 8;
+/// The value of a marker of a file whose end a session may move.
+const SIZED: &[u8] = &[1];
+
+/// Files whose ends are not, or may not be, as recorded.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    /// Files whose markers say that a session may move the end.
+    sized: BTreeSet<File>,
+    /// The shards have to be asked.
+    unknown: BTreeSet<File>,
+    /// Ends that sessions have reported, with the versions of the layouts by which they wrote.
+    reported: BTreeMap<File, (u32, u64)>,
+}
+
+impl Ends {
+    /// Forgets what the markers in the log say. A leader that begins reads them again.
+    pub fn forget(&mut self) {
+        self.sized.clear();
+        self.unknown.clear();
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.sized.is_empty() && self.unknown.is_empty() && self.reported.is_empty()
+    }
+
+    pub fn is_sized(&self, file: &File) -> bool {
+        self.sized.contains(file)
+    }
+
+    pub fn is_unknown(&self, file: &File) -> bool {
+        self.unknown.contains(file)
+    }
+
+    /// True if the file's record has not the end that is known.
+    pub fn is_unrecorded(&self, file: &File) -> bool {
+        self.unknown.contains(file) || self.reported.contains_key(file)
+    }
+
+    pub fn is_any_unrecorded(&self) -> bool {
+        !self.unknown.is_empty() || !self.reported.is_empty()
+    }
+
+    /// The marker of the file says that a session may move the end.
+    pub fn sized(&mut self, file: File) {
+        self.sized.insert(file);
+    }
+
+    /// The end of a file may have been moved, and nobody will say to where.
+    pub fn lost(&mut self, file: File) {
+        if self.sized.contains(&file) {
+            self.unknown.insert(file);
+        }
+    }
+
+    pub fn report(&mut self, file: File, layout_version: u32, end: u64) {
+        let known = self.reported.entry(file).or_default();
+        *known = (*known).max((layout_version, end));
+    }
+
+    /// The end of a file as far as it is known and not recorded. `is_over`: no session may move it any more.
+    pub fn unrecorded(&self, file: &File, is_over: bool) -> Option<End> {
+        let reported = self.reported.get(file).copied();
+        let is_over = is_over && self.is_sized(file);
+        (reported.is_some() || is_over).then_some(End { reported, is_over })
+    }
+
+    /// A record has the end.
+    pub fn recorded(&mut self, file: &File, end: End) {
+        self.reported.remove(file);
+        if end.is_over {
+            self.sized.remove(file);
+        }
+    }
+
+    /// A record has the end that the shards have told.
+    pub fn found(&mut self, file: &File) {
+        self.unknown.remove(file);
+        self.reported.remove(file);
+        self.sized.remove(file);
+    }
+}
+
+/// The end of a file, as it is to be recorded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End {
+    reported: Option<(u32, u64)>,
+    /// No session may move it any more.
+    is_over: bool,
+}
+
+impl End {
+    pub fn apply(self, inode: &mut InodeRecord) {
+        if let Some((version, end)) = self.reported
+            && (version == inode.layout.version || is_planted(Bug::OldEndTaken))
+        {
+            inode.size = inode.size.max(end);
+            inode.size_high = inode.size_high.max(end);
+        }
+        if self.is_over {
+            inode.size_high = inode.size;
+        }
+    }
+}
+
+/// The value of the marker of a file whose end a session may move.
+pub fn sized_marker() -> bytes::Bytes {
+    bytes::Bytes::from_static(SIZED)
+}
+
+/// True if the marker says that a session may move the file's end.
+pub fn is_sized_marker(value: &[u8]) -> bool {
+    value == SIZED
+}
+
+impl Leader {
+    /// True if the session may be given a grant with which it moves the end of a file. What lies behind the end must be
+    /// the session's: room that fallocate(2) reserved there would be taken for its bytes.
+    pub fn gives_size(&self, cx: &Context, ask: &Ask, op: &Op) -> Result<bool> {
+        let Op::Data { op: DataOp::Wrote { inode, fast: false, .. } } = op else { return Ok(ask.pledge) };
+        let file = (ask.volume, *inode);
+        let may_give = ask.pledge && !ask.early && self.times.may_mark(file);
+        if !may_give || !self.pledges.may_grant(ask.session, file, cx.around.elapsed) {
+            return Ok(false);
+        }
+        if self.times.ends.is_sized(&file) {
+            return Ok(self.pledges.holds_grant(ask.session, file));
+        }
+        let found = cx.around.brick.get(&Key::inode(cx.at.ring, ask.volume, *inode, Kind::Inode));
+        let Ok(Some(value)) = found else { return Ok(false) };
+        let inode = InodeRecord::from_bytes(value).map_err(Error::from)?;
+        Ok(inode.size_high <= inode.size)
+    }
+
+    /// True if a record that changes the file's inode leaves its marker: a session that goes on to write it has grown it,
+    /// or the shards have told its end.
+    pub fn keeps_marker(&self, draft: &Draft, file: File) -> bool {
+        let Draft { commit, by, .. } = draft;
+        let is_granted = || by.is_some_and(|by| self.pledges.holds_grant(by, file));
+        commit.ends == Some(file) || commit.grown == Some(file) && (commit.limit.is_some() || is_granted())
+    }
+
+    /// Notes what a record that was made says of a file's end.
+    pub fn note_ends(&mut self, commit: &Commit) {
+        commit.ends.iter().for_each(|file| self.times.ends.found(file));
+        if let Some((file, _)) = commit.grown.zip(commit.limit) {
+            self.times.ends.sized(file);
+        }
+    }
+
+    /// Begins to ask for ends that are unknown, once no session may move them any more. Called with each tick.
+    pub fn find_ends(&mut self, cx: &mut Context) -> Result<()> {
+        if !self.serves() || !self.all_present() || cx.at.view.too_few {
+            return Ok(());
+        }
+        let unknown: Vec<File> = self.times.ends.unknown.iter().copied().collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let mut asked = self.transactions.asked_ends();
+        for file @ (volume, inode) in unknown {
+            let may_move = self.renewed.contains(&file) || self.pledges.has_grant(file);
+            if may_move && !is_planted(Bug::EndAskedTooEarly) {
+                self.recall_grants(cx, &[file]);
+                continue;
+            }
+            let is_full = asked.len() >= ASKED_AT_ONCE || !self.numbers.has_room();
+            if is_full || self.is_cutting(inode) || !asked.insert(file) {
+                continue;
+            }
+            cx.out.branches.push("shards are asked for the end of a file");
+            let (ask, op) = (self.ask(cx, volume), Op::Data { op: DataOp::FindEnd { inode } });
+            let intent = IntentId(u128::from(self.numbers.next()));
+            let driven = Driven::new(Aim::Op(ask, Box::new(op)), Vec::new(), OpProgress::default());
+            // It holds nothing: ops that hold the inode wait for its end.
+            self.transactions.begin(intent, Vec::new(), driven);
+            self.take_next_step(cx, intent)?;
+        }
+        Ok(())
+    }
+}
