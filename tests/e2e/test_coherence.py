@@ -1,5 +1,6 @@
 """What mounts answer from memory: never what was before, and at whose cost."""
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -183,6 +184,104 @@ def has_stopped(pid):
         with open(f"/proc/{pid}/task/{thread}/stat", "rb") as stat:
             states.append(stat.read().rpartition(b")")[2].split()[0])
     return all(state == b"T" for state in states)
+
+
+def grow(file, times=40, size=4096):
+    """Makes a file longer, without a look at its attributes. -> how long it is."""
+    end = os.lseek(file, 0, os.SEEK_END)
+    for _ in range(times):
+        end += os.pwrite(file, b"g" * size, end)
+    return end
+
+
+def grows_alone(store, file):
+    """-> how long the file is, once its writer tells nobody of its end."""
+    end = 0
+
+    def tells_nobody():
+        nonlocal end
+        told = ops(store, "wrote")
+        end = grow(file)
+        return ops(store, "wrote") - told <= 4
+
+    wait_until(tells_nobody, "the writer moves the end by itself")
+    return end
+
+
+def test_a_stream_tells_nobody_of_its_end(store):
+    one, two = two_mounts(store)
+    file = os.open(f"{one}/f", os.O_CREAT | os.O_RDWR, 0o644)
+    end = 0
+    try:
+        for turn in range(3):
+            end = grows_alone(store, file)
+            equal(os.stat(f"{two}/f").st_size, end, f"turn {turn}: the size at the other mount")
+            equal(read(f"{two}/f")[-4096:], b"g" * 4096, "its last bytes")
+            equal(os.fstat(file).st_size, end, "the size at the writer's mount")
+        grows_alone(store, file)
+        os.truncate(f"{two}/f", 100)
+        equal((os.fstat(file).st_size, os.stat(f"{two}/f").st_size), (100, 100), "after a truncate by the other mount")
+        os.pwrite(file, b"e", 199)
+        equal(read(f"{two}/f"), b"g" * 100 + b"\0" * 99 + b"e", "what was cut off is gone")
+    finally:
+        os.close(file)
+    os.unlink(f"{two}/f")
+    raises(errno.ENOENT, os.stat, f"{one}/f")
+
+
+def test_a_writer_that_dies_loses_no_byte(store):
+    one, two = two_mounts(store)
+    file = os.open(f"{one}/f", os.O_CREAT | os.O_RDWR, 0o644)
+    end = grows_alone(store, file)
+    store.kill_mount()
+    with contextlib.suppress(OSError):
+        os.close(file)
+    begun = time.monotonic()
+    equal(os.stat(f"{two}/f").st_size, end, "the size")
+    assert time.monotonic() - begun < 8, "it waited too long"
+    equal(read(f"{two}/f"), b"g" * end, "the bytes")
+
+
+def test_a_writer_that_dies_with_its_server_loses_no_byte(store):
+    one = store.up()
+    file = os.open(f"{one}/f", os.O_CREAT | os.O_RDWR, 0o644)
+    end = grows_alone(store, file)
+    store.kill_server()
+    store.kill_mount()
+    with contextlib.suppress(OSError):
+        os.close(file)
+    store.serve()
+    two = store.mount("two")
+    equal(os.stat(f"{two}/f").st_size, end, "the size")
+    equal(read(f"{two}/f"), b"g" * end, "the bytes")
+
+
+def test_a_writer_goes_on_after_its_server(store):
+    one, two = two_mounts(store)
+    file = os.open(f"{one}/f", os.O_CREAT | os.O_RDWR, 0o644)
+    for turn in range(2):
+        end = grows_alone(store, file)
+        store.kill_server()
+        store.serve()
+        equal(os.stat(f"{two}/f").st_size, end, f"turn {turn}: the size at the other mount")
+        end = grow(file)
+        equal(os.stat(f"{two}/f").st_size, end, f"turn {turn}: afterwards")
+    os.close(file)
+
+
+def test_appends_of_two_mounts_follow_each_other(store):
+    one, two = two_mounts(store)
+    write(f"{one}/log", b"-" * 20_000)
+    here, there = (os.open(f"{mnt}/log", os.O_WRONLY | os.O_APPEND) for mnt in (one, two))
+    wanted = b"-" * 20_000
+    for turn in range(6):
+        for file, letter in ((here, b"h"), (there, b"t")):
+            for _ in range(12):
+                wanted += letter * 100
+                os.write(file, letter * 100)
+        equal(read(f"{(one, two)[turn % 2]}/log"), wanted, f"turn {turn}")
+    os.close(here)
+    os.close(there)
 
 
 def test_a_client_that_hangs_delays_others_by_six_seconds_at_most(store):
