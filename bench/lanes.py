@@ -11,6 +11,8 @@ of two copies for each mode, one file of 256 MiB that is written once, then fio:
 Modes are those of `hekate volume create`, afr-optimised (with --eager-lock and --piggyback), and gluster, gluster-eager: GlusterFS's
 own replication on the same wires, eager lock off and on (needs glusterfs-server). --fight: two mounts write the same 4 MiB, one job each,
 of a file whose inode and bytes are led by one server (placement together) and of one where they are not (apart).
+--growing: each job writes a file of its own from its beginning instead, so each write makes it longer, in pieces of 4 KiB and of
+64 KiB, with O_SYNC and without; also through a mount without pledges (and so without grants).
 --loose: leader-loose and hsr-loose, the same writes without O_SYNC (which strict mounts pass on one by one all the same).
 
 The modes afr and fast-path need a program that is built with --features measuring.
@@ -193,6 +195,17 @@ def measure(machines, path, jobs, seconds, sync=1):
     return fio(machines, job, seconds=seconds, sync=sync)[0]
 
 
+def grow(machines, directory, jobs, seconds):
+    """Jobs that write new files. -> a result for each size of a piece, with O_SYNC and without"""
+    found = []
+    for kib, sync in ((4, 1), (64, 1), (4, 0), (64, 0)):
+        job = ["--name=w", f"--directory={directory}", f"--filename_format=g.{kib}.{sync}.$jobnum", "--rw=write", f"--bs={kib}k", "--size=4g",
+               "--fallocate=none", "--overwrite=0", f"--numjobs={jobs}", "--group_reporting"]
+        found.append({"kib": kib, "sync": sync} | fio(machines, job, seconds=seconds, sync=sync)[0])
+        machines.at("hlc", "sh", "-c", f"rm {directory}/g.*")
+    return found
+
+
 def fight_files(cluster, mode, directory):
     """-> the names of two files of one shard, by placement. `together`: one server leads the inode and the shard, so that writes
     and times share syncs; `apart`: they share none, and on one machine's disk that alone costs a third."""
@@ -269,6 +282,18 @@ def measure_all(options, about, cluster, gluster):
             with open(options.out, "a") as file:
                 file.write(line + "\n")
 
+    if options.growing:
+        places = {mode: os.path.dirname(path) for mode, path in files.items()}
+        own = [mode for mode in modes if not mode.startswith("gluster")]
+        places |= {f"{mode}-nopledges": cluster.mount(mode, "-nopledges", ("-o", "nopledges")) for mode in own}
+        for jobs in map(int, options.jobs.split(",")):
+            for mode, directory in places.items():
+                for grown in grow(machines, directory, jobs, options.seconds):
+                    tell(mode=mode, jobs=jobs, growing=True, **grown)
+        for mode in own:
+            cluster.umount(mode, "-nopledges")
+            cluster.umount(mode)
+        return
     for jobs in map(int, options.jobs.split(",")):
         for mode in modes:
             tell(mode=mode, jobs=jobs, **measure(machines, files[mode], jobs, options.seconds))
@@ -294,6 +319,7 @@ def main():
     parser.add_argument("--jobs", default="1,8")
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--fight", action="store_true")
+    parser.add_argument("--growing", action="store_true", help="writes that make new files longer")
     parser.add_argument("--loose", action="store_true", help="leader and hsr without O_SYNC as well")
     parser.add_argument("--plain", action="store_true", help="each measurement with encryption and without")
     parser.add_argument("--rounds", type=int, default=1, help="how often each measurement is repeated")

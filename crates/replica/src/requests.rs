@@ -311,7 +311,7 @@ impl Leader {
             self.answer_op(token, ask, Err(Error::LayoutChanged));
             return Ok(true);
         }
-        let ask = &Ask { pledge: self.gives_size(cx, ask, op)?, ..*ask };
+        let ask = &Ask { pledge: self.gives_size(cx, ask, op), ..*ask };
         let now = self.numbers.time(cx.around.now);
         let mut progress = OpProgress::default();
         let (brick, at_own, numbers) = (cx.around.brick, cx.at.own.partition, &mut self.numbers);
@@ -349,7 +349,7 @@ impl Leader {
             return Ok(true);
         }
         let times = commit.times_of.map(|(inode, _)| (ask.volume, inode));
-        let marker = match commit.grown.zip(commit.limit) {
+        let marker = match commit.size_granted() {
             Some((file, _)) => self.times.size_marker(cx.at.ring, file),
             None => times.and_then(|file| self.times.marker(cx.at.ring, file)),
         };
@@ -370,7 +370,7 @@ impl Leader {
                     *fast = self.open_shard(cx, ask, op);
                 }
                 times.iter().for_each(|file| self.times.marked(*file, sequence, cx.around.now));
-                if let Some((file, limit)) = commit.grown.zip(commit.limit) {
+                if let Some((file, limit)) = commit.size_granted() {
                     self.times.marked(file, sequence, cx.around.now);
                     let (at, given_for) = (cx.at.own.partition, GivenFor::Size { limit });
                     reply = self.pledges.grant(at, ask, file.1, given_for, cx.around.elapsed);

@@ -168,7 +168,7 @@ impl Entry {
             Kind::Writing => {
                 let inode = InodeId::from_bits(id);
                 check(rest.is_empty(), "the key is longer than one of its kind")?;
-                check(value[..] == [0], "the value of a file that is being written is one byte, 0")?;
+                check(matches!(value[..], [0 | 1]), "the value of a file that is being written is one byte, 0 or 1")?;
                 check(place.position == inode.position(), "the key's position is not the inode's")?;
                 Ok(Self::Writing { inode })
             }

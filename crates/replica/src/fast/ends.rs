@@ -9,7 +9,7 @@ use super::times::File;
 use crate::context::Context;
 use crate::leader::Leader;
 use crate::log::append::Draft;
-use crate::ops::step::{Ask, Commit, OpProgress};
+use crate::ops::step::{Ask, Commit, EndBy, EndChange, OpProgress};
 use crate::transactions::driven::{Aim, Driven};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -134,35 +134,40 @@ pub fn is_sized_marker(value: &[u8]) -> bool {
 impl Leader {
     /// True if the session may be given a grant with which it moves the end of a file. What lies behind the end must be
     /// the session's: room that fallocate(2) reserved there would be taken for its bytes.
-    pub fn gives_size(&self, cx: &Context, ask: &Ask, op: &Op) -> Result<bool> {
-        let Op::Data { op: DataOp::Wrote { inode, fast: false, .. } } = op else { return Ok(ask.pledge) };
+    pub fn gives_size(&self, cx: &Context, ask: &Ask, op: &Op) -> bool {
+        let Op::Data { op: DataOp::Wrote { inode, fast: false, .. } } = op else { return ask.pledge };
         let file = (ask.volume, *inode);
         let may_give = ask.pledge && !ask.early && self.times.may_mark(file);
         if !may_give || !self.pledges.may_grant(ask.session, file, cx.around.elapsed) {
-            return Ok(false);
+            return false;
         }
         if self.times.ends.is_sized(&file) {
-            return Ok(self.pledges.holds_grant(ask.session, file));
+            return self.pledges.holds_grant(ask.session, file);
         }
         let found = cx.around.brick.get(&Key::inode(cx.at.ring, ask.volume, *inode, Kind::Inode));
-        let Ok(Some(value)) = found else { return Ok(false) };
-        let inode = InodeRecord::from_bytes(value).map_err(Error::from)?;
-        Ok(inode.size_high <= inode.size)
+        let inode = found.ok().flatten().and_then(|value| InodeRecord::from_bytes(value).ok());
+        inode.is_some_and(|inode| inode.size_high <= inode.size)
     }
 
     /// True if a record that changes the file's inode leaves its marker: a session that goes on to write it has grown it,
     /// or the shards have told its end.
     pub fn keeps_marker(&self, draft: &Draft, file: File) -> bool {
-        let Draft { commit, by, .. } = draft;
-        let is_granted = || by.is_some_and(|by| self.pledges.holds_grant(by, file));
-        commit.ends == Some(file) || commit.grown == Some(file) && (commit.limit.is_some() || is_granted())
+        let is_granted = || draft.by.is_some_and(|by| self.pledges.holds_grant(by, file));
+        draft.commit.end.as_ref().is_some_and(|end| {
+            let keeps = match end.by {
+                EndBy::Shards | EndBy::Session { limit: Some(_) } => true,
+                EndBy::Session { limit: None } => is_granted(),
+            };
+            end.file == file && keeps
+        })
     }
 
     /// Notes what a record that was made says of a file's end.
     pub fn note_ends(&mut self, commit: &Commit) {
-        commit.ends.iter().for_each(|file| self.times.ends.found(file));
-        if let Some((file, _)) = commit.grown.zip(commit.limit) {
-            self.times.ends.sized(file);
+        match commit.end.as_deref() {
+            Some(EndChange { file, by: EndBy::Shards }) => self.times.ends.found(file),
+            Some(EndChange { file, by: EndBy::Session { limit: Some(_) } }) => self.times.ends.sized(*file),
+            _ => {}
         }
     }
 

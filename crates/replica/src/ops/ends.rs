@@ -2,7 +2,7 @@
 //! when the grant is returned. If that cannot happen, the shards between the recorded end and the limit of the grant are
 //! asked how long they are: all that was acknowledged is in them.
 
-use crate::ops::step::{Ask, Commit, Here, Next, Stepped, Stop};
+use crate::ops::step::{Ask, Commit, EndBy, EndChange, Here, Next, Stepped, Stop};
 use crate::ops::tree::later;
 use hekate_brick::Brick;
 use hekate_proto::*;
@@ -45,7 +45,8 @@ pub fn find_end(here: &mut Here, id: InodeId) -> Stepped<Next> {
         inode.etag = bytes::Bytes::new();
     }
     (inode.size, inode.size_high) = (end, end);
-    let mut commit = Commit { reply: Some(Reply::Done), ends: Some((here.ask.volume, id)), ..Commit::default() };
+    let end = Some(Box::new(EndChange { file: (here.ask.volume, id), by: EndBy::Shards }));
+    let mut commit = Commit { reply: Some(Reply::Done), end, ..Commit::default() };
     commit.put(tree.key(id, Kind::Inode), &inode);
     Ok(Next::record(commit))
 }

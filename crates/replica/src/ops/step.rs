@@ -106,21 +106,50 @@ pub struct Commit {
     pub times_of: Option<(InodeId, Time)>,
     /// The truncate that the record makes.
     pub cut: Option<Cut>,
-    /// The file of which a session that writes it has moved the end, which the record takes.
-    pub grown: Option<(VolumeId, InodeId)>,
-    /// The file has grown, and the record has the limit of a grant: the session may move the end up to there.
-    pub limit: Option<u64>,
-    /// The file whose end the shards have told.
-    pub ends: Option<(VolumeId, InodeId)>,
+    /// What the record has to do with the end of a file that sessions write.
+    pub end: Option<Box<EndChange>>,
+}
+
+/// What a record has to do with the end of a file that sessions write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndChange {
+    /// The file.
+    pub file: (VolumeId, InodeId),
+    /// Where the end comes from.
+    pub by: EndBy,
+}
+
+/// Where the end of a file comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndBy {
+    /// The session that wrote the file has moved it.
+    Session {
+        /// The session may move it further by itself, up to here.
+        limit: Option<u64>,
+    },
+    /// The shards have told how long they are.
+    Shards,
 }
 
 impl Commit {
     /// The grants that are recalled before the record is made.
     pub fn recalled_grants(&self) -> RecalledGrants {
-        match (self.times_of, self.grown) {
+        match (self.times_of, self.end_by()) {
             (Some(_), _) => RecalledGrants::None,
-            (None, Some(_)) => RecalledGrants::OfOthers,
-            (None, None) => RecalledGrants::All,
+            (None, Some(EndBy::Session { .. })) => RecalledGrants::OfOthers,
+            (None, _) => RecalledGrants::All,
+        }
+    }
+
+    fn end_by(&self) -> Option<EndBy> {
+        self.end.as_ref().map(|end| end.by)
+    }
+
+    /// The file whose end a session may move from now on, and the limit.
+    pub fn size_granted(&self) -> Option<((VolumeId, InodeId), u64)> {
+        match self.end.as_deref() {
+            Some(EndChange { file, by: EndBy::Session { limit: Some(limit) } }) => Some((*file, *limit)),
+            _ => None,
         }
     }
 }
