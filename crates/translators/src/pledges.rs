@@ -217,6 +217,13 @@ impl Pledges {
         self.cache.lock().wrote(inode, grant, end, boot_time())
     }
 
+    /// The leader was told that a write ends here.
+    pub(crate) fn grew(&self, inode: InodeId, layout_version: u32, end: u64) {
+        if self.is_used {
+            self.cache.lock().grants.grew(inode, layout_version, end);
+        }
+    }
+
     /// The end of a file that nobody but this session can move.
     pub(crate) fn end_of(&self, inode: InodeId, layout_version: u32) -> Option<u64> {
         self.is_used.then(|| self.cache.lock().end_of(inode, layout_version, boot_time())).flatten()

@@ -15,8 +15,9 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Files whose ends are asked for at the same time.
-const ASKED_AT_ONCE: usize = 8;
+/// Files whose ends are asked for at the same time: all that can have a marker, since one with a shard in a partition
+/// that is away must not keep others waiting.
+const ASKED_AT_ONCE: usize = 1024;
 /// The value of a marker of a file whose end a session may move.
 const SIZED: &[u8] = &[1];
 
@@ -112,8 +113,8 @@ impl End {
         if let Some((version, end)) = self.reported
             && (version == inode.layout.version || is_planted(Bug::OldEndTaken))
         {
-            inode.size = inode.size.max(end);
-            inode.size_high = inode.size_high.max(end);
+            // It is a client's word: it cannot have written beyond the limit.
+            inode.size = inode.size.max(end.min(inode.size_high));
         }
         if self.is_over {
             inode.size_high = inode.size;
@@ -141,6 +142,9 @@ impl Leader {
         if !may_give || !self.pledges.may_grant(ask.session, file, cx.around.elapsed) {
             return false;
         }
+        if self.times.ends.is_unrecorded(&file) {
+            return false;
+        }
         if self.times.ends.is_sized(&file) {
             return self.pledges.holds_grant(ask.session, file);
         }
@@ -155,7 +159,10 @@ impl Leader {
         let is_granted = || draft.by.is_some_and(|by| self.pledges.holds_grant(by, file));
         draft.commit.end.as_ref().is_some_and(|end| {
             let keeps = match end.by {
-                EndBy::Shards | EndBy::Session { limit: Some(_) } => true,
+                EndBy::Shards => true,
+                // What another session has reported, or the shards have yet to tell, is recorded first.
+                EndBy::Session { .. } if self.times.ends.is_unrecorded(&file) => false,
+                EndBy::Session { limit: Some(_) } => true,
                 EndBy::Session { limit: None } => is_granted(),
             };
             end.file == file && keeps

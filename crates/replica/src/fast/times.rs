@@ -291,7 +291,11 @@ impl Leader {
         cx.out.branches.push("times are answered before all have them");
         self.keep_answer(ask, &Ok(Reply::Done));
         self.requests.answer_at_once(token);
-        let reply = self.pledges.grant(cx.at.own.partition, ask, inode, GivenFor::Times, cx.around.elapsed);
+        // While the shards are asked for its end nobody may begin to move it.
+        let reply = match self.times.ends.is_unknown(&file) {
+            true => Reply::Done,
+            false => self.pledges.grant(cx.at.own.partition, ask, inode, GivenFor::Times, cx.around.elapsed),
+        };
         cx.out.answers.push((token, Ok(reply)));
         true
     }

@@ -308,7 +308,7 @@ pub fn wrote(
     let is_within = end <= inode.size && reach <= inode.size_high;
     let times_of = (fast && is_within && !drop_set_id).then_some((id, at));
     let has_grown = end > inode.size && reach == end && !drop_set_id;
-    let limit = (has_grown && here.ask.pledge).then(|| limit_behind(end));
+    let limit = (has_grown && !fast && here.ask.pledge).then(|| limit_behind(end));
     let moved = || Box::new(EndChange { file: (here.ask.volume, id), by: EndBy::Session { limit } });
     let mut commit = Commit { reply: Some(Reply::Done), times_of, end: has_grown.then(moved), ..Commit::default() };
     written(&tree, &mut commit, (id, &mut inode), end, drop_set_id, at);

@@ -22,7 +22,15 @@ pub fn find_end(here: &mut Here, id: InodeId) -> Stepped<Next> {
         return Err(Error::Protocol { what: "a client asks for the end of a file".into() }.into());
     }
     let tree = here.tree();
-    let mut inode = tree.file(id)?;
+    let end = Some(Box::new(EndChange { file: (here.ask.volume, id), by: EndBy::Shards }));
+    let mut commit = Commit { reply: Some(Reply::Done), end, ..Commit::default() };
+    let mut inode = match tree.file(id) {
+        Err(Stop::Error(Error::Stale | Error::NotFound)) => {
+            commit.delete(Key::writing(here.ask.ring, here.ask.volume, id));
+            return Ok(Next::record(commit));
+        }
+        found => found?,
+    };
     let (from, to) = (inode.size, inode.size_high);
     let mut end = from;
     let mut start = from;
@@ -45,8 +53,6 @@ pub fn find_end(here: &mut Here, id: InodeId) -> Stepped<Next> {
         inode.etag = bytes::Bytes::new();
     }
     (inode.size, inode.size_high) = (end, end);
-    let end = Some(Box::new(EndChange { file: (here.ask.volume, id), by: EndBy::Shards }));
-    let mut commit = Commit { reply: Some(Reply::Done), end, ..Commit::default() };
     commit.put(tree.key(id, Kind::Inode), &inode);
     Ok(Next::record(commit))
 }

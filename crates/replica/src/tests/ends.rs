@@ -193,6 +193,59 @@ fn an_end_that_is_reported_with_an_earlier_grant_is_recorded() {
     grown.ring.rest();
 }
 
+impl Grown {
+    /// Ben says that the file ends here, or that he wrote within it, and asks for a grant.
+    fn wrote_by_ben(&mut self, end: u64, fast: bool) -> Token {
+        let (inode, layout_version) = (self.inode, self.layout.version);
+        let op = DataOp::Wrote { inode, layout_version, end, reach: end, drop_set_id: false, fast, age: 0 };
+        let ask = Ask { pledge: true, loose: true, ..self.ask(BEN) };
+        self.send(ask, Op::Data { op })
+    }
+}
+
+/// Otherwise Ben would take an end that is too low for his own, and append over what Ann wrote.
+#[test]
+fn a_reported_end_is_recorded_before_another_session_moves_it() {
+    let mut grown = Grown::new();
+    grown.give_back(1000, grown.layout.version);
+    let within = grown.wrote_by_ben(50, true);
+    assert!(matches!(grown.ring.answers.remove(&within), Some(Ok(Reply::Pledged { .. }))));
+    let behind = grown.wrote_by_ben(200, false);
+    grown.wait(5);
+    assert_eq!(grown.record(grown.leader).size, 1000);
+    assert!(!matches!(grown.ring.answers.remove(&behind), Some(Ok(Reply::Pledged { .. }))));
+}
+
+#[test]
+fn nobody_moves_an_end_while_the_shards_are_asked_for_it() {
+    let mut grown = Grown::new();
+    grown.write(100, 3 * SHARD_BYTES as usize);
+    let shard = ShardId { volume: VOLUME, data: grown.layout.pieces[0].data, index: 1 };
+    let at = grown.ring.leader(shard.position());
+    grown.ring.held_back = Some((at, Vec::new()));
+    grown.ring.tell(grown.leader, Event::SessionEnded { session: ANN });
+    let within = grown.wrote_by_ben(50, true);
+    assert!(!matches!(grown.ring.answers.remove(&within), Some(Ok(Reply::Pledged { .. }))), "a grant");
+    let behind = grown.wrote_by_ben(SHARD_BYTES + 500, false);
+    assert_eq!(grown.ring.answers.remove(&behind), None, "it waits");
+    let (_, held) = grown.ring.held_back.take().unwrap();
+    grown.ring.queue.extend(held);
+    grown.ring.deliver();
+    grown.wait(20);
+    assert_eq!(grown.record(grown.leader).size, 100 + 3 * SHARD_BYTES);
+    assert_eq!(grown.ring.answers.remove(&behind), Some(Ok(Reply::Done)));
+}
+
+#[test]
+fn no_more_is_believed_than_was_granted() {
+    let mut grown = Grown::new();
+    grown.give_back(u64::MAX, grown.layout.version);
+    let looks = grown.look();
+    grown.wait(3);
+    assert_eq!(grown.size_at(looks), Some(grown.limit));
+    grown.ring.rest();
+}
+
 /// The room would be taken for bytes that the session wrote.
 #[test]
 fn there_is_no_grant_over_reserved_room() {

@@ -86,9 +86,10 @@ impl Leader {
     }
 
     /// Answers that the leg has to come again.
-    fn refuse_busy(&self, cx: &mut Context, ask: &Ask, leg: &Leg, (to, busy): (Address, Message)) -> Result<()> {
+    fn refuse_busy(&mut self, cx: &mut Context, ask: &Ask, leg: &Leg, (to, busy): (Address, Message)) -> Result<()> {
         if let Leg::Attributes { inode } = leg {
             self.recall_grants(cx, &[(ask.volume, *inode)]);
+            self.record_times(cx, &[(ask.volume, *inode)])?;
         }
         cx.out.branches.push("a leg meets a busy op");
         cx.send(to, busy);

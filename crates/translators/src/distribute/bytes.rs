@@ -314,6 +314,7 @@ impl Distribute {
             return Ok(None);
         }
         self.note_size(inode, layout, end);
+        self.replicate.pledges().grew(inode, layout.version, end);
         self.limit_unsynced(context)?;
         Ok(Some(answers))
     }

@@ -97,6 +97,14 @@ impl Grants {
         (held.used_at, held.is_retired, held.end) = (now, false, held.end.max(end));
     }
 
+    /// The leader was told that a write ends here.
+    pub fn grew(&mut self, inode: InodeId, layout_version: u32, end: u64) {
+        let held = self.held.get_mut(&inode).filter(|held| held.grant.layout_version == layout_version);
+        if let Some(held) = held.filter(|held| held.grant.limit > 0) {
+            held.end = held.end.max(end);
+        }
+    }
+
     /// The end of a file that nobody but this session can move.
     pub fn end_of(&self, inode: InodeId, layout_version: u32) -> Option<(u64, PartitionNumber)> {
         let held = self.held.get(&inode).filter(|held| !held.is_retired && held.grant.limit > 0)?;
@@ -279,6 +287,29 @@ mod tests {
         assert!(grants.wrote(FILE, 10, 0, at(3)));
         grants.told(&told);
         assert_eq!(grants.untold_of(None).first().map(|untold| untold.wrote_at), Some(at(3)));
+    }
+
+    #[test]
+    fn the_end_is_that_of_the_last_write_told_or_not() {
+        let mut grants = Grants::default();
+        let sized = Grant { limit: 1000, ..GRANT };
+        grants.take(FILE, sized, 100, at(1));
+        assert_eq!(grants.end_of(FILE, 1), Some((100, PARTITION)));
+        assert!(grants.wrote(FILE, 10, 200, at(2)));
+        grants.grew(FILE, 1, 300);
+        assert_eq!(grants.end_of(FILE, 1), Some((300, PARTITION)));
+        assert_eq!(grants.end_of(FILE, 2), None, "another layout");
+        let untold = grants.recalled(FILE, PARTITION, 10).unwrap();
+        assert_eq!((untold.end, grants.end_of(FILE, 1)), (300, None));
+    }
+
+    #[test]
+    fn a_grant_to_move_the_end_is_wanted_by_who_goes_on_moving_it() {
+        let mut grants = Grants::default();
+        let wanted: Vec<bool> = (0..4).map(|_| grants.wants_size(FILE)).collect();
+        assert_eq!(wanted, [false, false, true, true]);
+        assert!(grants.untold_of(Some(FILE)).is_empty());
+        assert!(!grants.wants_size(FILE), "it looks at the file in between");
     }
 
     #[test]
