@@ -251,7 +251,7 @@ impl Pledges {
                 Ok(_) | Err(Error::NotFound | Error::Stale | Error::LayoutChanged) => {}
                 Err(error) => return Err(error),
             }
-            self.cache.lock().grants.told(&[one]);
+            self.cache.lock().told(&one);
         }
         Ok(())
     }
@@ -516,6 +516,22 @@ impl Pledging {
         }
     }
 
+    /// Looks up a name. If it leads to a file of which the leader was not told all when this began, the leader is told,
+    /// and asked again (G3).
+    fn look_up(&self, context: &Context, op: &Op) -> Result<Reply> {
+        let mut untold = self.pledges.cache.lock().grants.all_untold();
+        loop {
+            let reply = self.next.handle(context, op.clone());
+            let shown = match &reply {
+                Ok(Reply::Node { attr, .. }) => untold.iter().position(|inode| *inode == attr.id),
+                _ => None,
+            };
+            let Some(shown) = shown else { return reply };
+            let inode = untold.swap_remove(shown);
+            self.pledges.tell_of_writes(&self.replicate, context, Some(inode))?;
+        }
+    }
+
     /// Tells the caller what stands for the bytes that were read.
     fn number_content(&self, context: &Context, reply: &Result<Reply>) {
         let (Some(number), Ok(Reply::FileData { attr, .. })) = (context.content, reply) else { return };
@@ -540,10 +556,14 @@ impl Translator for Pledging {
         if let Some(reply) = self.answer(context, &op) {
             return reply;
         }
-        self.tell_of_writes(context, &op)?;
+        // A look-up shows one inode, which is not known before.
+        let is_lookup = matches!(op, Op::Name { op: NameOp::Lookup { .. } });
+        if !is_lookup {
+            self.tell_of_writes(context, &op)?;
+        }
         let touched = touched_by(&op, |inode| self.pledges.cache.lock().attributes(inode));
         let Some(touched) = touched else {
-            let reply = self.next.handle(context, op.clone());
+            let reply = if is_lookup { self.look_up(context, &op) } else { self.next.handle(context, op.clone()) };
             self.pledges.remember_content(&op, &reply);
             self.number_content(context, &reply);
             return reply;

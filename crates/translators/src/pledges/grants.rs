@@ -151,6 +151,15 @@ impl Grants {
         all
     }
 
+    /// The files of which the leader was not told all.
+    pub fn all_untold(&self) -> Vec<InodeId> {
+        if is_planted(Bug::GrantedWriteNotTold) {
+            return Vec::new();
+        }
+        let held = self.held.iter().filter(|(_, held)| held.wrote_at.is_some()).map(|(inode, _)| *inode);
+        self.untold.keys().copied().chain(held).collect()
+    }
+
     /// True if the leader was not told of a write to the file.
     pub fn has_untold(&self, inode: InodeId) -> bool {
         self.untold.contains_key(&inode) || self.held.get(&inode).is_some_and(|held| held.wrote_at.is_some())

@@ -470,6 +470,28 @@ fn what_is_read_behind_an_own_op_is_not_taken_if_something_has_touched_it_since(
     assert!(!is_known(&mut cache, &get_attr(DIR), START), "the other ended meanwhile");
 }
 
+/// The leader recalls nothing of it from the session that told it.
+#[test]
+fn what_the_leader_answered_before_it_was_told_of_a_write_is_not_remembered() {
+    let mut cache = leased();
+    let asked = cache.ask_grant(FILE).unwrap();
+    cache.take_grant(asked, (FILE, 1, 0), false, &given(1, GivenFor::Times), START);
+    let grant = cache.grant(FILE, 1, false, START).unwrap();
+    assert!(cache.wrote(FILE, &grant, 10, START));
+    let take = |cache: &mut Cache, asked: u64| {
+        cache.take(asked, &get_attr(FILE), &found(), &[given(2, GivenFor::Attributes)], START);
+        is_known(cache, &get_attr(FILE), START)
+    };
+    let asked = cache.ask(&get_attr(FILE)).unwrap();
+    assert!(!take(&mut cache, asked), "the leader was not told yet");
+    assert_eq!(cache.grants.all_untold(), [FILE]);
+    let untold = cache.grants.untold_of(Some(FILE));
+    cache.told(&untold[0]);
+    assert!(!take(&mut cache, asked), "it was told meanwhile");
+    let asked = cache.ask(&get_attr(FILE)).unwrap();
+    assert!(take(&mut cache, asked));
+}
+
 fn read_of(offset: u64, length: u32) -> Op {
     Op::Data { op: DataOp::Read { inode: FILE, offset, length, touch: false } }
 }

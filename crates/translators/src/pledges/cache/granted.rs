@@ -1,7 +1,7 @@
 //! Grants, which are taken and used under the leases of pledges.
 
 use super::{Cache, Dropped};
-use crate::pledges::grants::{EndedGrant, Grant};
+use crate::pledges::grants::{EndedGrant, Grant, Untold};
 use hekate_proto::{GivenFor, GivenPledges, InodeId, PartitionNumber, Pledged};
 use std::time::Duration;
 
@@ -54,6 +54,13 @@ impl Cache {
     /// be told.
     pub fn wrote(&mut self, inode: InodeId, grant: &Grant, end: u64, now: Duration) -> bool {
         self.is_valid(grant.partition, now) && self.grants.wrote(inode, grant.number, end, now)
+    }
+
+    /// The leader has been told of these writes. What it answered before that is older, and it recalls nothing of it
+    /// from the session that told it.
+    pub fn told(&mut self, one: &Untold) {
+        self.grants.told(&[*one]);
+        self.note_dropped(Dropped::About(Pledged::Attributes { inode: one.inode }));
     }
 
     /// The end of a file that nobody but this session can move.
