@@ -145,12 +145,14 @@ impl Search<'_> {
     fn shards(&self, record: &InodeRecord, offset: u64) -> Result<(Vec<ShardPlace>, Option<u64>)> {
         let (mut found, mut tried) = (Vec::new(), 0);
         let mut at = offset;
-        while at < record.size {
+        // A client that writes the file need not have told its end yet.
+        let end = record.size.max(record.size_high);
+        while at < end {
             if found.len() >= SHARDS_MAX || tried >= SHARDS_TRIED_MAX {
                 return Ok((found, Some(at)));
             }
             let mut next = Vec::new();
-            while at < record.size && next.len() < HELD_LOOKS_MAX {
+            while at < end && next.len() < HELD_LOOKS_MAX {
                 let runs = record.layout.shard_runs(self.volume.volume, at, SHARD_BYTES as usize);
                 let Some((shard, in_shard, length)) = runs.first() else { break };
                 next.push((*shard, at - in_shard));

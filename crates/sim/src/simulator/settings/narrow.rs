@@ -198,7 +198,7 @@ impl Workload {
             reads: pick(random, &[0, 40]),
             blocks: pick(random, &[6, 12]),
             looks: pick(random, &[50, 70, 85, 95]),
-            grows: pick(random, &[0, 0, 60, 85]),
+            grows: pick(random, &[0, 0, 0, 40, 60]),
             restarts_at_once: true,
             faults,
             ..narrow
