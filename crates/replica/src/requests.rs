@@ -311,7 +311,7 @@ impl Leader {
             self.answer_op(token, ask, Err(Error::LayoutChanged));
             return Ok(true);
         }
-        let ask = &Ask { pledge: self.gives_size(cx, ask, op), ..*ask };
+        let ask = &Ask { pledge: ask.pledge && self.may_give_size(cx, ask, op), ..*ask };
         let now = self.numbers.time(cx.around.now);
         let mut progress = OpProgress::default();
         let (brick, at_own, numbers) = (cx.around.brick, cx.at.own.partition, &mut self.numbers);

@@ -503,7 +503,7 @@ impl Pledging {
     /// # Errors
     ///
     /// The leader was not told: the client was interrupted, for instance, or its disk is full.
-    fn tell_of_writes(&self, context: &Context, op: &Op) -> Result<()> {
+    fn tell_before(&self, context: &Context, op: &Op) -> Result<()> {
         let tell = |inode| self.pledges.tell_of_writes(&self.replicate, context, inode);
         match op {
             Op::Name { .. } => tell(None),
@@ -559,7 +559,7 @@ impl Translator for Pledging {
         // A look-up shows one inode, which is not known before.
         let is_lookup = matches!(op, Op::Name { op: NameOp::Lookup { .. } });
         if !is_lookup {
-            self.tell_of_writes(context, &op)?;
+            self.tell_before(context, &op)?;
         }
         let touched = touched_by(&op, |inode| self.pledges.cache.lock().attributes(inode));
         let Some(touched) = touched else {

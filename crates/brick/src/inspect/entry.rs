@@ -244,13 +244,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_legs_and_orphans_are_those_of_the_document() {
+    fn values_of_legs_orphans_and_files_that_are_written_are_those_of_the_document() {
         let leg = Key::leg_done(RingId(1), Position(0), IntentId(5), 7);
         let orphan = Key::orphan(RingId(1), VolumeId(1), InodeId::new(3, 1, 9));
         let decodes = |key: &Key, value: &[u8]| Entry::decode(key, Bytes::copy_from_slice(value)).is_ok();
         assert!([&[0][..], &[7; 16]].into_iter().all(|value| decodes(&leg, value)));
         assert!([&[][..], &[1], &[0, 0], &[7; 15]].into_iter().all(|value| !decodes(&leg, value)));
         assert!([[0], [1]].into_iter().all(|value| decodes(&orphan, &value)));
-        assert!([&[][..], &[2], &[0, 0]].into_iter().all(|value| !decodes(&orphan, value)));
+        let written = Key::writing(RingId(1), VolumeId(1), InodeId::new(3, 1, 9));
+        assert!([[0], [1]].into_iter().all(|value| decodes(&written, &value)));
+        for key in [&orphan, &written] {
+            assert!([&[][..], &[2], &[0, 0]].into_iter().all(|value| !decodes(key, value)));
+        }
     }
 }

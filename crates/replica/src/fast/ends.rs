@@ -15,9 +15,6 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Files whose ends are asked for at the same time: all that can have a marker, since one with a shard in a partition
-/// that is away must not keep others waiting.
-const ASKED_AT_ONCE: usize = 1024;
 /// The value of a marker of a file whose end a session may move.
 const SIZED: &[u8] = &[1];
 
@@ -133,12 +130,12 @@ pub fn is_sized_marker(value: &[u8]) -> bool {
 }
 
 impl Leader {
-    /// True if the session may be given a grant with which it moves the end of a file. What lies behind the end must be
-    /// the session's: room that fallocate(2) reserved there would be taken for its bytes.
-    pub fn gives_size(&self, cx: &Context, ask: &Ask, op: &Op) -> bool {
-        let Op::Data { op: DataOp::Wrote { inode, fast: false, .. } } = op else { return ask.pledge };
+    /// False if the op makes a file longer and its session may not be given a grant with which it moves the end. What
+    /// lies behind the end must be the session's: room that fallocate(2) reserved there would be taken for its bytes.
+    pub fn may_give_size(&self, cx: &Context, ask: &Ask, op: &Op) -> bool {
+        let Op::Data { op: DataOp::Wrote { inode, fast: false, .. } } = op else { return true };
         let file = (ask.volume, *inode);
-        let may_give = ask.pledge && !ask.early && self.times.may_mark(file);
+        let may_give = !ask.early && self.times.may_mark(file);
         if !may_give || !self.pledges.may_grant(ask.session, file, cx.around.elapsed) {
             return false;
         }
@@ -178,7 +175,8 @@ impl Leader {
         }
     }
 
-    /// Begins to ask for ends that are unknown, once no session may move them any more. Called with each tick.
+    /// Begins to ask for ends that are unknown, once no session may move them any more. All are asked for at once: one
+    /// with a shard in a partition that is away keeps no others waiting. Called with each tick, and when pledges end.
     pub fn find_ends(&mut self, cx: &mut Context) -> Result<()> {
         if !self.serves() || !self.all_present() || cx.at.view.too_few {
             return Ok(());
@@ -187,15 +185,14 @@ impl Leader {
         if unknown.is_empty() {
             return Ok(());
         }
-        let mut asked = self.transactions.asked_ends();
+        let asked = self.transactions.asked_ends();
         for file @ (volume, inode) in unknown {
             let may_move = self.renewed.contains(&file) || self.pledges.has_grant(file);
             if may_move && !is_planted(Bug::EndAskedTooEarly) {
                 self.recall_grants(cx, &[file]);
                 continue;
             }
-            let is_full = asked.len() >= ASKED_AT_ONCE || !self.numbers.has_room();
-            if is_full || self.is_cutting(inode) || !asked.insert(file) {
+            if !self.numbers.has_room() || self.is_cutting(inode) || asked.contains(&file) {
                 continue;
             }
             cx.out.branches.push("shards are asked for the end of a file");

@@ -198,6 +198,10 @@ impl Grants {
             self.held.iter().filter(|(_, held)| is_idle(held)).map(|(inode, held)| (*inode, held.grant)).collect();
         idle.sort_unstable_by_key(|(inode, _)| *inode);
         let ended = idle.into_iter().map(|(inode, grant)| {
+            // Who writes now and then would return each grant that it asks for.
+            if self.held.get(&inode).is_some_and(|held| held.writes < WRITES_MIN) {
+                self.growing.remove(&inode);
+            }
             self.end(inode);
             (inode, grant, self.untold.get(&inode).copied())
         });
@@ -319,6 +323,11 @@ mod tests {
         assert_eq!(wanted, [false, false, true, true]);
         assert!(grants.untold_of(Some(FILE)).is_empty());
         assert!(!grants.wants_size(FILE), "it looks at the file in between");
+        grants.wants_size(FILE);
+        assert!(grants.wants_size(FILE));
+        grants.take(FILE, Grant { limit: 1000, ..GRANT }, 100, at(1));
+        assert_eq!(grants.end_idle(at(2), |_| true).len(), 1);
+        assert!(!grants.wants_size(FILE), "it writes too seldom");
     }
 
     #[test]
