@@ -41,6 +41,8 @@ rules! {
     "L15" listed_ends "a record removes no list of writes that the leader has not received";
     "L16" whole_views "shards are opened only in views in which no replica is missing";
     "L17" partial_lists "a record that reconciles a part of a shard removes it from the lists, unless a member lacks it";
+    "L25" length_kept "the record with which closing begins leaves each copy its length";
+    "L26" length_even "a record that reconciles gives all copies the length of the one whose bytes count";
     "17" lives "a replica that lost power is not a member any more";
     "19" losses_reported "an fsync fails if memory was lost since the view in which the write was answered";
     "D6" one_view_syncs "an fsync is of one view: in a new view it begins again";
@@ -66,6 +68,8 @@ pub struct Lane {
     /// on stable storage.
     pub loose: bool,
     pub durable: Mask,
+    /// The shard is empty at the start, and each write makes it as long as it needs.
+    pub grows: bool,
     /// The first write of client 0 is done, and synced by all, at the start.
     pub warm: bool,
     /// Steps that are taken at the start.
@@ -93,12 +97,16 @@ pub enum Change {
     Write {
         op: u8,
     },
-    Restamp,
-    /// Some of the leader's bytes; `own`: writes whose ids enter the slots. Of the writes `listed`, `rest` stays in the
+    /// The leader's length goes along, and is not taken.
+    Restamp {
+        length: u8,
+    },
+    /// Some of the leader's bytes, and its length; `own`: writes whose ids enter the slots. Of the writes `listed`, `rest` stays in the
     /// lists; it is empty in the last record of a closing.
     Reconcile {
         cells: Mask,
         bytes: [u8; CELLS],
+        length: u8,
         own: Mask,
         listed: Mask,
         rest: List,
@@ -135,6 +143,8 @@ pub struct Content {
     pub log: Vec<Record>,
     pub stamp: Stamp,
     pub cells: [u8; CELLS],
+    /// Cells from this one on are not shown.
+    pub length: u8,
     pub list: List,
     /// Writes whose ids are in the sessions' slots.
     pub ids: Mask,
@@ -334,6 +344,7 @@ impl World {
             log: Vec::new(),
             stamp: Stamp::Start,
             cells: [0; CELLS],
+            length: if lane.grows { 0 } else { CELLS as u8 },
             list: List::default(),
             ids: 0,
             noted: false,
@@ -409,6 +420,26 @@ impl World {
     }
 }
 
+impl Content {
+    /// Writes a cell.
+    pub fn put(&mut self, cell: usize, op: u8) {
+        self.cells[cell] = op;
+        self.length = self.length.max(cell as u8 + 1);
+    }
+
+    /// True if the other copy has the same cells and the same length.
+    pub fn is_equal(&self, other: &Self) -> bool {
+        (self.cells, self.length) == (other.cells, other.length)
+    }
+
+    /// What a read shows.
+    pub fn shown(&self) -> [u8; CELLS] {
+        let mut shown = self.cells;
+        shown[self.length as usize..].fill(0);
+        shown
+    }
+}
+
 impl Replica {
     /// True if it runs, in the incarnation that its view names.
     pub fn is_in(&self) -> bool {
@@ -430,14 +461,18 @@ impl Replica {
         let stamp = Stamp::Led(record.epoch, now.log.len() as u8);
         match record.change {
             Change::Note { there } => now.noted = there,
-            Change::Restamp => now.stamp = stamp,
+            Change::Restamp { length } => {
+                now.stamp = stamp;
+                now.length = if lane.rules.length_kept { now.length } else { length };
+            }
             Change::Write { op } => {
                 now.stamp = stamp;
-                now.cells[lane.scope.target(op).1] = op;
+                now.put(lane.scope.target(op).1, op);
                 now.ids |= bit(op);
             }
-            Change::Reconcile { cells, bytes, own, listed, rest } => {
+            Change::Reconcile { cells, bytes, length, own, listed, rest } => {
                 now.stamp = stamp;
+                now.length = if lane.rules.length_even { length } else { now.length };
                 crate::scope::numbers(cells).for_each(|cell| now.cells[cell as usize] = bytes[cell as usize]);
                 now.ids |= own;
                 let is_reported = now.list.ops & !listed == 0 || !lane.rules.listed_ends;

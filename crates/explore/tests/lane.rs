@@ -24,6 +24,8 @@ const MISSED: &[Missed] = &[
     ("listed_ends", "lane, three writes, suspicion and kill", "differ"),
     ("whole_views", "lane, three writes, suspicion", "differ"),
     ("partial_lists", "lane, two records, suspicion", "read"),
+    ("length_kept", "lane, growing, suspicion", "read"),
+    ("length_even", "lane, growing", "differ"),
     ("learner_lists", "loose, power cut", "different bytes"),
     ("lives", "loose, power cut", "read"),
     ("losses_reported", "loose, blackout and fsync", "read"),

@@ -56,6 +56,10 @@ bugs! {
     EndAskedTooEarly = "end-asked-too-early",
     /// The end that is reported for an earlier layout is taken.
     OldEndTaken = "old-end-taken",
+    /// The record with which closing begins gives members the leader's length of the shard.
+    RestampCutsShard = "restamp-cuts-shard",
+    /// A shard says where it ends though a member may lack its last write.
+    OpenShardAsked = "open-shard-asked",
     /// A client writes under a grant that is not its any more.
     GrantUsedAfterRecall = "grant-used-after-recall",
     /// A pledge is given about something whose pledges are being recalled.

@@ -1,4 +1,4 @@
-//! The fast lane: overwrites that a client sends to all members at once (High Speed Replication, rules 1 to 12 of
+//! The fast lane: short writes that a client sends to all members at once (High Speed Replication, rules 1 to 12 of
 //! `docs/fast-lane.md`). This file is the member's part. The leader's parts are `fast/lane.rs`, `fast/closing.rs`,
 //! `fast/loose.rs` and `fast/times.rs`.
 //!
@@ -169,7 +169,7 @@ impl<'a> FastOp<'a> {
         ask: &Ask,
         list: &mut Vec<FastWrite>,
     ) -> Result<std::result::Result<Reply, Error>> {
-        let write = Overwrite { shard: self.shard, offset: self.offset, bytes: self.bytes };
+        let write = HomeWrite { shard: self.shard, offset: self.offset, bytes: self.bytes };
         if let Some(refusal) = write.refusal(at, ask) {
             return Ok(Err(refusal));
         }
@@ -183,7 +183,8 @@ impl<'a> FastOp<'a> {
         if writes.len() > UNSETTLED_MAX {
             return conflict;
         }
-        let record = ShardRecord { stamp, ..before };
+        let record = ShardRecord { stamp, length: before.length.max(write.end() as u32), ..before };
+        let takes_room = write.takes_room(at, brick)?;
         let listed = UnsettledRecord { writes: writes.clone() }.to_bytes();
         let mut changes = vec![block_change(self.shard, record, write.first(), blocks)];
         if !is_planted(Bug::FastWriteNotListed) {
@@ -192,7 +193,7 @@ impl<'a> FastOp<'a> {
         let is_exact = before.stamp == self.follow || is_planted(Bug::StampsNotCompared);
         let is_listed = changes.len() == 2 || is_planted(Bug::FastWriteNotListed);
         require(is_exact && is_listed, "F1", || format!("a write that follows {:?} at {before:?}", self.follow))?;
-        if !append_outside(at, brick, ask, changes)? {
+        if !append_outside(at, brick, ask, changes, takes_room)? {
             return conflict;
         }
         *list = writes;
@@ -204,14 +205,14 @@ impl<'a> FastOp<'a> {
     }
 }
 
-/// New bytes for blocks that a shard has already.
-pub(crate) struct Overwrite<'a> {
+/// New bytes for blocks below a shard's `home_blocks`: blocks that it has, and holes.
+pub(crate) struct HomeWrite<'a> {
     pub shard: ShardId,
     pub offset: u32,
     pub bytes: &'a bytes::Bytes,
 }
 
-impl Overwrite<'_> {
+impl HomeWrite<'_> {
     /// The error for a write that is malformed or belongs to another partition.
     pub fn refusal(&self, at: &Membership, ask: &Ask) -> Option<Error> {
         if self.bytes.is_empty() || self.bytes.len() > FAST_BYTES_MAX || self.end() > SHARD_BYTES {
@@ -221,14 +222,16 @@ impl Overwrite<'_> {
         (!is_here).then(|| Error::Protocol { what: "a fast write to a shard of another partition".into() })
     }
 
-    /// The shard's record, if the shard has all of these blocks.
+    /// The shard's record, if no block of the write is fresh.
     pub fn target(&self, at: &Membership, brick: &Brick) -> Result<Option<ShardRecord>> {
         let found = if brick.is_dropped(self.shard) { None } else { brick.shard(at.ring, self.shard)? };
-        let after = self.first() + self.count();
-        let fits = |record: &ShardRecord| self.end() <= u64::from(record.length) && after <= record.home_blocks;
-        let Some(record) = found.filter(fits) else { return Ok(None) };
-        let has_holes = brick.holes(at.ring, self.shard, self.first(), after)?.contains(&true);
-        Ok((!has_holes).then_some(record))
+        Ok(found.filter(|record| self.first() + self.count() <= record.home_blocks))
+    }
+
+    /// True if some of the blocks are holes: the write takes room in the data file.
+    pub fn takes_room(&self, at: &Membership, brick: &Brick) -> Result<bool> {
+        let holes = brick.holes(at.ring, self.shard, self.first(), self.first() + self.count())?;
+        Ok(holes.contains(&true))
     }
 
     /// The bytes as whole blocks. `None` if the rest of the first or last block cannot be read: the leader handles
@@ -255,11 +258,21 @@ impl Overwrite<'_> {
     }
 }
 
-/// Appends a record of this replica alone, which is not part of the log. Returns false if it was not appended: the
-/// write goes to the leader.
-pub(crate) fn append_outside(at: &Membership, brick: &Brick, ask: &Ask, changes: Vec<Change>) -> Result<bool> {
+/// Appends a record of this replica alone, which is not part of the log. `grows`: it may not take the room that is kept
+/// for deletes. Returns false if it was not appended: the write goes to the leader.
+pub(crate) fn append_outside(
+    at: &Membership,
+    brick: &Brick,
+    ask: &Ask,
+    changes: Vec<Change>,
+    grows: bool,
+) -> Result<bool> {
     let (ring, partition, epoch, session, op_id) = (at.ring, at.own.partition, at.view.epoch, ask.session, ask.op_id);
     let entry = LogEntry::new(Record { ring, partition, epoch, sequence: Sequence(0), session, op_id, changes });
+    let _room = match grows.then(|| brick.reserve(&entry, true)).transpose() {
+        Err(Error::NoSpace { .. }) => return Ok(false),
+        room => room?,
+    };
     let takes_now = !brick.has_starving() && brick.takes_now(&entry);
     match if takes_now { append(brick, at.ring, &entry, &[], false) } else { Ok(false) } {
         Err(Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. } | Error::Unavailable { .. }) => Ok(false),

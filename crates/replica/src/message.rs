@@ -117,7 +117,8 @@ wire_enum! {
         6 = FetchEnd { after: Sequence },
         /// Leader to member: asks for the member's copy of a block. -> `Block`
         7 = ReadBlock { at: BlockAt },
-        8 = Block { at: BlockAt, bytes: Option<Bytes> },
+        /// `length`: that of the member's copy of the shard.
+        8 = Block { at: BlockAt, bytes: Option<Bytes>, length: u32 },
         /// Leader to member: asks for a sync of the journal up to this record and of these shards' bytes. -> `Synced`
         9 = Sync { ticket: u64, sequence: Sequence, shards: Vec<ShardId> },
         10 = Synced { ticket: u64 },

@@ -13,6 +13,7 @@ mod drive;
 mod ends;
 mod fast;
 mod feed;
+mod growing;
 mod heal;
 mod invariants;
 mod lane;

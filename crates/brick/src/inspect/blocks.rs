@@ -93,11 +93,17 @@ impl Contents {
     /// # Errors
     /// `Damaged`: the index cannot be read there, or the record cannot be decoded.
     pub fn shard_record(&self, ring: RingId, shard: ShardId) -> Result<Option<ShardRecord>> {
-        if let Some(changes) = self.journal.shards.get(&(ring, shard)) {
-            return Ok(changes.record);
+        let in_index = || -> Result<Option<ShardRecord>> {
+            Ok(self.get_index(&Key::shard(ring, shard))?.map(ShardRecord::from_bytes).transpose()?)
+        };
+        match self.journal.shards.get(&(ring, shard)) {
+            Some(ShardChanges { record: Some(record), length_in_index: true, .. }) => {
+                let length = in_index()?.map_or(record.length, |known| known.length);
+                Ok(Some(ShardRecord { length, ..*record }))
+            }
+            Some(changes) => Ok(changes.record),
+            None => in_index(),
         }
-        let value = self.get_index(&Key::shard(ring, shard))?;
-        Ok(value.map(ShardRecord::from_bytes).transpose()?)
     }
 
     /// Reads all blocks of a shard and compares them with their checksums.

@@ -55,12 +55,28 @@ pub(super) struct JournalChanges {
 pub(super) struct ShardChanges {
     /// Its record; `None`: dropped.
     pub record: Option<ShardRecord>,
+    /// Its length is that in the index, if the index has the shard: only its stamp changed.
+    pub length_in_index: bool,
     /// It was dropped: its checksums in the index do not count.
     pub dropped: bool,
     pub sums: BTreeMap<u32, u32>,
     pub pending: BTreeMap<u32, Bytes>,
     /// Fresh blocks, each with the count of the stamp that wrote it.
     pub fresh: BTreeMap<u32, u64>,
+}
+
+impl ShardChanges {
+    fn set(&mut self, record: ShardRecord) {
+        (self.record, self.length_in_index) = (Some(record), false);
+    }
+
+    /// All but the length.
+    fn restamp(&mut self, record: ShardRecord) {
+        match self.record {
+            Some(own) => self.record = Some(ShardRecord { length: own.length, ..record }),
+            None => (self.record, self.length_in_index) = (Some(record), !self.dropped),
+        }
+    }
 }
 
 impl Contents {
@@ -362,7 +378,7 @@ impl JournalChanges {
             }
             Change::CutShard { shard, record } => {
                 let changes = self.shards.entry((ring, *shard)).or_default();
-                changes.record = Some(*record);
+                changes.set(*record);
                 let kept = record.length.div_ceil(BLOCK_BYTES as u32);
                 changes.sums.extend((kept..record.home_blocks.min(BLOCKS)).map(|block| (block, 0)));
                 changes.pending.split_off(&kept);
@@ -370,16 +386,17 @@ impl JournalChanges {
             }
             Change::PunchBlocks { shard, record, first, count } => {
                 let changes = self.shards.entry((ring, *shard)).or_default();
-                changes.record = Some(*record);
+                changes.set(*record);
                 for block in *first..first.saturating_add(*count).min(BLOCKS) {
                     changes.sums.insert(block, 0);
                     changes.pending.remove(&block);
                     changes.fresh.remove(&block);
                 }
             }
-            Change::ReserveBlocks { shard, record, .. } | Change::Restamp { shard, record } => {
-                self.shards.entry((ring, *shard)).or_default().record = Some(*record);
+            Change::ReserveBlocks { shard, record, .. } => {
+                self.shards.entry((ring, *shard)).or_default().set(*record);
             }
+            Change::Restamp { shard, record } => self.shards.entry((ring, *shard)).or_default().restamp(*record),
             Change::BeginLog => {}
             Change::DropShard { shard } => {
                 self.shards.insert((ring, *shard), ShardChanges { dropped: true, ..ShardChanges::default() });
@@ -400,7 +417,7 @@ impl JournalChanges {
             return Err(format!("{} blocks from {} of {shard:?}", run.checksums.len(), run.first));
         }
         let changes = self.shards.entry((ring, shard)).or_default();
-        changes.record = Some(record);
+        changes.set(record);
         changes.sums.extend((run.first..).zip(run.checksums.iter().copied()));
         Ok(changes)
     }

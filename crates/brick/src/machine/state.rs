@@ -4,6 +4,7 @@ use super::{Amount, Before, KnownShards, Overlay, ShardOverlay, invariant};
 use crate::checksum::CRC_BLOCKS;
 use crate::index::meta::Meta;
 use crate::journal::Lsn;
+use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -129,7 +130,13 @@ impl State {
                 // A sync of the file covers the allocation too.
                 overlay.home_writes += 1;
             }
-            Change::Restamp { shard, record } => self.shard(ring, *shard).record = Some(*record),
+            Change::Restamp { shard, record } => {
+                let overlay = self.shard(ring, *shard);
+                // Members' copies of a shard that is being closed may have different lengths.
+                let own = overlay.record.filter(|_| !is_planted(Bug::RestampCutsShard));
+                let length = own.map_or(record.length, |own| own.length);
+                overlay.record = Some(ShardRecord { length, ..*record });
+            }
             Change::BeginLog => {}
             Change::DropShard { shard } => {
                 self.active.frees_space = true;

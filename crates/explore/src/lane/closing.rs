@@ -45,7 +45,7 @@ impl World {
         let takes = at.is_in() && at.epoch == allowed.epoch && is_allowed && at.now.stamp == allowed.stamp;
         if takes {
             let (cell, now) = (lane.scope.target(op).1, at.write());
-            now.cells[cell] = op;
+            now.put(cell, op);
             now.stamp = Stamp::Fast(op);
             if lane.rules.listed {
                 now.list = List { cells: bit(cell as u8), ops: bit(op) };
@@ -118,7 +118,8 @@ impl World {
             self.send_known(leader, missing, Message::List { sequence });
         }
         if lane.rules.restamped {
-            self.append(lane, leader, Change::Restamp);
+            let length = self.at(leader).now.length;
+            self.append(lane, leader, Change::Restamp { length });
         }
         if lane.rules.asked_behind {
             self.send_known(leader, missing, Message::List { sequence });
@@ -156,7 +157,7 @@ impl World {
         let Some(view) = self.view_of(leader) else { return };
         let others = view.members & !bit(leader);
         let at = self.at(leader);
-        let bytes = at.now.cells;
+        let (bytes, length) = (at.now.shown(), at.now.length);
         let Some(lead) = at.lead.as_mut() else { return };
         let Some(closing) = lead.closing.as_mut() else { return };
         let Unreconciled { cells, listed, own, everywhere, reported } = closing.unreconciled;
@@ -170,7 +171,7 @@ impl World {
             let own = if last && lane.rules.ids_in_slots { own } else { 0 };
             let ops = if others & !reported == 0 && !last { everywhere } else { 0 };
             let rest = List { cells: cells & !first, ops };
-            self.append(lane, leader, Change::Reconcile { cells: first, bytes, own, listed, rest });
+            self.append(lane, leader, Change::Reconcile { cells: first, bytes, length, own, listed, rest });
         }
         self.go_on(lane, leader);
     }
@@ -191,15 +192,15 @@ impl World {
             let is_closing = lead.closing.is_some() && lane.rules.closing_reads;
             return self.budget.hasty_reads > 0 && lead.reading.is_none() && !is_closing;
         }
-        let is_new = !self.ghost.shows_only(&lane.scope, at.now.cells) && {
+        let is_new = !self.ghost.shows_only(&lane.scope, at.now.shown()) && {
             let mut ghost = self.ghost.clone();
-            ghost.read(&lane.scope, at.now.cells).is_err() || ghost != self.ghost
+            ghost.read(&lane.scope, at.now.shown()).is_err() || ghost != self.ghost
         };
         self.settled(leader) as usize == at.now.log.len() && is_new
     }
 
     pub(super) fn read(&mut self, lane: &Lane, leader: u8) {
-        let (cells, stamp) = (self.at(leader).now.cells, self.at(leader).now.stamp);
+        let (cells, stamp) = (self.at(leader).now.shown(), self.at(leader).now.stamp);
         let done = self.ghost.done();
         if !self.reads_ask(lane, leader) {
             return self.show(lane, cells, done);

@@ -154,12 +154,13 @@ impl World {
         let is_listed = !other.list.is_empty() && lane.rules.learner_lists;
         let differs = own.stamp != other.stamp || is_listed;
         if differs {
-            self.append(lane, leader, Change::Restamp);
+            let length = self.at(leader).now.length;
+            self.append(lane, leader, Change::Restamp { length });
         }
         let own = Rc::clone(&self.replicas[leader as usize].now);
         let now = self.at(learner).write();
-        let cells = if differs { own.cells } else { now.cells };
-        *now = Content { cells, list: List::default(), ..(*own).clone() };
+        let (cells, length) = if differs { (own.cells, own.length) } else { (now.cells, now.length) };
+        *now = Content { cells, length, list: List::default(), ..(*own).clone() };
         let held = now.log.len() as u8;
         let Some(lead) = self.at(leader).lead.as_mut() else { return };
         lead.held[learner as usize] = held;

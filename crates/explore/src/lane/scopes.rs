@@ -14,6 +14,8 @@ const TWO: &[&[Line]] = &[&[write(0), write(0)]];
 const THREE: &[&[Line]] = &[&[write(0), write(0), write(1)]];
 /// A shard is reconciled in two records, the last write's cell first.
 const ZIGZAG: &[&[Line]] = &[&[write(0), write(1), write(0)]];
+/// Each write makes the shard longer.
+const GROWING: &[&[Line]] = &[&[write(0), write(1)]];
 const RIVALS: &[&[Line]] = &[&[write(1), write(0)], &[write(0)]];
 const ONE_SYNCED: &[&[Line]] = &[&[write(0), Line::Sync]];
 const SYNCED: &[&[Line]] = &[&[write(0), write(0), Line::Sync]];
@@ -27,9 +29,15 @@ fn lane(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -
         rules: Rules::all(),
         loose: false,
         durable: 0,
+        grows: false,
         warm: false,
         after: Vec::new(),
     }
+}
+
+/// The shard grows with the writes.
+fn growing(name: &'static str, replicas: u8, scripts: &[&[Line]], faults: Budget) -> Lane {
+    Lane { grows: true, ..lane(name, replicas, scripts, faults) }
 }
 
 /// Fast writes are answered before they are on stable storage.
@@ -73,6 +81,11 @@ pub fn small() -> Vec<Lane> {
         lane("lane, two suspicions", 2, TWO, Budget { suspicions: 2, ..Budget::NONE }),
         lane("lane, two records, suspicion", 2, ZIGZAG, Budget { suspicions: 1, ..Budget::NONE }),
         lane("lane, three replicas", 3, TWO, Budget { timeouts: 1, ..HASTY }),
+        growing("lane, growing", 2, &[&[write(0), write(1)], &[write(0)]], Budget { deaths: 1, timeouts: 1, ..HASTY }),
+        growing("lane, growing, kill", 2, GROWING, Budget { kills: 1, timeouts: 1, ..HASTY }),
+        growing("lane, growing, suspicion", 2, GROWING, Budget { suspicions: 1, timeouts: 1, ..HASTY }),
+        growing("lane, growing, two suspicions", 2, GROWING, Budget { suspicions: 2, ..Budget::NONE }),
+        Lane { loose: true, ..growing("loose, growing, power cut", 2, GROWING, CUT) },
         warm("loose, power cut", 2, THREE, CUT),
         warm("loose, blackout", 2, THREE, BLACKOUT),
         loose("loose, power cut and fsync", 2, SYNCED, CUT),

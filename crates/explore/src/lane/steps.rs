@@ -226,8 +226,12 @@ impl Model for Lane {
                 (true, false) => "up",
             };
             let leads = if at.lead.is_some() { ", leads" } else { "" };
-            let Content { stamp, cells, list, ids, noted, .. } = *at.now;
-            let _ = write!(text, "    replica {number}: {life}, epoch {}{leads}; {stamp:?} {cells:?}", at.epoch);
+            let Content { stamp, cells, length, list, ids, noted, .. } = *at.now;
+            let _ = write!(
+                text,
+                "    replica {number}: {life}, epoch {}{leads}; {stamp:?} {cells:?} of length {length}",
+                at.epoch
+            );
             let note = if noted { ", noted" } else { "" };
             let _ = writeln!(text, " lists {list:?}, slots {:?}{note}", numbers(ids).collect::<Vec<_>>());
         }
@@ -247,7 +251,7 @@ impl Model for Lane {
             Action::Order { client, .. } => {
                 format!("{action:?}: {:?}", world.clients[client as usize].work)
             }
-            Action::Read { leader } => format!("{action:?}: {:?}", world.replicas[leader as usize].now.cells),
+            Action::Read { leader } => format!("{action:?}: {:?}", world.replicas[leader as usize].now.shown()),
             other => format!("{other:?}"),
         }
     }
@@ -348,7 +352,7 @@ impl World {
             for other in &self.replicas[..number] {
                 let is_settled = one.now.list.is_empty() && other.now.list.is_empty();
                 let has_all = one.now.log.len() == last && other.now.log.len() == last;
-                if is_settled && has_all && one.now.stamp == other.now.stamp && one.now.cells != other.now.cells {
+                if is_settled && has_all && one.now.stamp == other.now.stamp && !one.now.is_equal(&other.now) {
                     return Some("equal stamps, different bytes");
                 }
             }
@@ -366,7 +370,7 @@ impl World {
             return None;
         }
         let own = &leader.now;
-        let is_same = |at: &Replica| at.now.list.is_empty() && at.now.cells == own.cells && at.now.ids == own.ids;
+        let is_same = |at: &Replica| at.now.list.is_empty() && at.now.is_equal(own) && at.now.ids == own.ids;
         let all_same = numbers(now.members).all(|at| is_same(&self.replicas[at as usize]));
         (!all_same).then_some("members differ though the shard is closed")
     }

@@ -12,7 +12,7 @@ use crate::log::append::{Appended, Draft};
 use crate::message::{FastList, Message};
 use crate::ops::data::block_change;
 use crate::ops::step::Commit;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use hekate_brick::Brick;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -27,6 +27,18 @@ const BLOCKS_MAX: u32 = 512;
 const BLOCKS_MIN: u32 = (FAST_BYTES_MAX / BLOCK_BYTES) as u32 + 1;
 /// Bytes of a record besides its blocks.
 const BESIDE_BYTES: usize = 8192;
+
+/// The blocks from block `first` on, with zeros behind the shard's end: there lie bytes of writes that are undone.
+fn zeros_behind(blocks: Bytes, first: u32, length: u32) -> Bytes {
+    let kept =
+        u64::from(length).saturating_sub(u64::from(first) * BLOCK_BYTES as u64).min(blocks.len() as u64) as usize;
+    if blocks[kept..].iter().all(|byte| *byte == 0) {
+        return blocks;
+    }
+    let mut bytes = blocks.to_vec();
+    bytes[kept..].fill(0);
+    bytes.into()
+}
 
 fn blocks_max(brick: &Brick) -> u32 {
     let most = brick.record_bytes_max().saturating_sub(BESIDE_BYTES) / BLOCK_BYTES;
@@ -213,21 +225,24 @@ impl Leader {
     ) -> Result<VecDeque<(u32, u32)>> {
         let Some(before) = cx.around.brick.shard(cx.at.ring, shard)? else { return Ok(VecDeque::new()) };
         let count = reconciliation.count.max(before.stamp.count) + 1;
-        let record = ShardRecord { stamp: Stamp { count, ..before.stamp }, ..before };
+        // The length of a member that has been received counts for the first record only: it is then the leader's, too.
+        let length = reconciliation.length(before.length);
+        let record = ShardRecord { stamp: Stamp { count, ..before.stamp }, length, ..before };
         reconciliation.end_at(before.home_blocks);
         let mut left = reconciliation.ranges.clone();
         let most = blocks_max(cx.around.brick);
         let mut takes = most;
-        // A range that would fit the next record whole is not begun in this one.
-        while let Some((first, blocks)) = left.front().copied()
+        // The last range first: the record that sets the length has all of a write that made the shard longer. A range
+        // that would fit the next record whole is not begun in this one.
+        while let Some((first, blocks)) = left.back().copied()
             && (blocks <= takes || takes == most)
         {
-            left.pop_front();
+            left.pop_back();
             let wanted = blocks.min(takes);
             let bytes = self.blocks_of(cx, shard, (first, wanted), reconciliation)?;
             let mut reconciled = (bytes.len() / BLOCK_BYTES) as u32;
             if reconciled > 0 {
-                commit.changes.push(block_change(shard, record, first, bytes));
+                commit.changes.push(block_change(shard, record, first, zeros_behind(bytes, first, length)));
             }
             if reconciled < wanted {
                 // No copy that was tried can be read. The repair of the block waits for this shard to be closed, so
@@ -240,11 +255,12 @@ impl Leader {
             require(is_whole, "L23", || format!("{reconciled} of {blocks} blocks of {shard:?} in a record of {most}"))?;
             takes -= reconciled.min(takes);
             if reconciled < blocks {
-                left.push_front((first + reconciled, blocks - reconciled));
+                left.push_back((first + reconciled, blocks - reconciled));
             }
         }
         if commit.changes.is_empty() {
-            commit.changes.push(Change::Restamp { shard, record });
+            // No block can be read. The length is reconciled all the same.
+            commit.changes.push(Change::CutShard { shard, record: record.without_room() });
         }
         Ok(left)
     }
@@ -262,7 +278,7 @@ impl Leader {
         shard: ShardId,
         (first, count): (u32, u32),
         reconciliation: &Reconciliation,
-    ) -> Result<bytes::Bytes> {
+    ) -> Result<Bytes> {
         let mut bytes = BytesMut::with_capacity(count as usize * BLOCK_BYTES);
         for block in first..first + count {
             if let Some(copy) = reconciliation.member_block(block) {

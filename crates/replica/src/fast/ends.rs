@@ -129,6 +129,12 @@ pub fn is_sized_marker(value: &[u8]) -> bool {
     value == SIZED
 }
 
+/// The file's inode, if it can be read.
+fn inode_of(cx: &Context, (volume, inode): File) -> Option<InodeRecord> {
+    let found = cx.around.brick.get(&Key::inode(cx.at.ring, volume, inode, Kind::Inode));
+    found.ok().flatten().and_then(|value| InodeRecord::from_bytes(value).ok())
+}
+
 impl Leader {
     /// False if the op makes a file longer and its session may not be given a grant with which it moves the end. What
     /// lies behind the end must be the session's: room that fallocate(2) reserved there would be taken for its bytes.
@@ -145,9 +151,14 @@ impl Leader {
         if self.times.ends.is_sized(&file) {
             return self.pledges.holds_grant(ask.session, file);
         }
-        let found = cx.around.brick.get(&Key::inode(cx.at.ring, ask.volume, *inode, Kind::Inode));
-        let inode = found.ok().flatten().and_then(|value| InodeRecord::from_bytes(value).ok());
-        inode.is_some_and(|inode| inode.size_high <= inode.size)
+        inode_of(cx, file).is_some_and(|inode| inode.size_high <= inode.size)
+    }
+
+    /// Begins to close the shards of a file that are here and open for fast writes: their ends are asked for.
+    fn close_shards_of(&mut self, cx: &Context, file: File) {
+        if let Some(inode) = inode_of(cx, file) {
+            self.fast.close_all_with(file.0, &inode.layout.pieces);
+        }
     }
 
     /// True if a record that changes the file's inode leaves its marker: a session that goes on to write it has grown it,
@@ -195,6 +206,7 @@ impl Leader {
             if !self.numbers.has_room() || self.is_cutting(inode) || asked.contains(&file) {
                 continue;
             }
+            self.close_shards_of(cx, file);
             cx.out.branches.push("shards are asked for the end of a file");
             let (ask, op) = (self.ask(cx, volume), Op::Data { op: DataOp::FindEnd { inode } });
             let intent = IntentId(u128::from(self.numbers.next()));

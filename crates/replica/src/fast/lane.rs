@@ -101,6 +101,12 @@ impl FastLane {
         self.due.extend(of_it.map(|(shard, _)| *shard));
     }
 
+    /// Marks the open shards of these data ids to be closed.
+    pub fn close_all_with(&mut self, volume: VolumeId, pieces: &[Piece]) {
+        let has = |shard: &&ShardId| shard.volume == volume && pieces.iter().any(|piece| piece.data == shard.data);
+        self.due.extend(self.open.keys().filter(has));
+    }
+
     /// Open shards whose keys are in `from..to`.
     pub fn open_between(&self, ring: RingId, from: &Key, to: &Key) -> Vec<ShardId> {
         let is_between = |shard: &&ShardId| (from..to).contains(&&Key::shard(ring, **shard));
@@ -316,12 +322,12 @@ impl Leader {
 
     /// True if the op copies a run that some member may lack. The run's shard is then closed first.
     pub fn copies_unsettled(&mut self, ask: &Ask, op: &Op) -> bool {
-        matches!(op, Op::Data { op: DataOp::CopyShard { from, .. } } if self.is_open_and_unsettled(ask.volume, from))
+        let Op::Data { op: DataOp::CopyShard { from: ShardRange { data, index, .. }, .. } } = op else { return false };
+        self.closes_unsettled(ShardId { volume: ask.volume, data: *data, index: *index })
     }
 
-    /// As `copies_unsettled`, for a run that is read for another partition.
-    pub fn is_open_and_unsettled(&mut self, volume: VolumeId, range: &ShardRange) -> bool {
-        let shard = ShardId { volume, data: range.data, index: range.index };
+    /// True if the shard has a fast write that some member may lack. The shard is closed then.
+    pub fn closes_unsettled(&mut self, shard: ShardId) -> bool {
         let is_unsettled = self.fast.is_unsettled(shard);
         self.fast.due.extend(is_unsettled.then_some(shard));
         is_unsettled

@@ -20,16 +20,22 @@ pub(crate) enum Source {
     Leader,
     /// The blocks were requested from this member. `None`: not received yet.
     Asked(BrickId, BTreeMap<u32, Option<Bytes>>),
-    Member(BTreeMap<u32, Bytes>),
+    /// The blocks, and the length of the shard there.
+    Member(BTreeMap<u32, Bytes>, u32),
 }
 
 impl Reconciliation {
     /// The member's copy of a block, if the member's bytes count.
     pub fn member_block(&self, block: u32) -> Option<&Bytes> {
         match &self.source {
-            Source::Member(blocks) => blocks.get(&block),
+            Source::Member(blocks, _) => blocks.get(&block),
             _ => None,
         }
+    }
+
+    /// The length that all members' copies get. `own`: that of the leader's.
+    pub fn length(&self, own: u32) -> u32 {
+        if let Source::Member(_, length) = &self.source { *length } else { own }
     }
 
     /// True if the leader's bytes count.
@@ -38,10 +44,12 @@ impl Reconciliation {
     }
 
     /// Takes a block that was requested. Without bytes the member cannot read it either, and the leader's copy counts.
-    fn receive(&mut self, own: BrickId, from: BrickId, block: u32, bytes: Option<Bytes>) {
+    fn receive(&mut self, own: BrickId, from: BrickId, block: u32, (bytes, length): (Option<Bytes>, u32)) {
         let Source::Asked(member, blocks) = &mut self.source else { return };
         let Some(place) = blocks.get_mut(&block).filter(|_| *member == from) else { return };
-        match bytes {
+        // The member lacks the write that made the shard longer.
+        let is_behind = u64::from(block) * BLOCK_BYTES as u64 >= u64::from(length);
+        match if is_behind { Some(vec![0; BLOCK_BYTES].into()) } else { bytes } {
             Some(bytes) if bytes.len() == BLOCK_BYTES => *place = Some(bytes),
             _ => return self.source = Source::Leader,
         }
@@ -49,7 +57,7 @@ impl Reconciliation {
             return;
         }
         let came = std::mem::take(blocks).into_iter().filter_map(|(block, bytes)| Some((block, bytes?))).collect();
-        self.source = Source::Member(came);
+        self.source = Source::Member(came, length);
         let mut theirs = self.theirs.remove(&from).unwrap_or_default();
         theirs.retain(|write| write.stamp.session != SYSTEM_SESSION);
         let ours = std::mem::replace(&mut self.own, theirs);
@@ -93,9 +101,15 @@ impl Leader {
     }
 
     /// Takes a block that a member has sent.
-    pub fn receive_block(&mut self, at: &Membership, from: BrickId, block: BlockAt, bytes: Option<&Bytes>) {
+    pub fn receive_block(
+        &mut self,
+        at: &Membership,
+        from: BrickId,
+        block: BlockAt,
+        (bytes, length): (Option<&Bytes>, u32),
+    ) {
         if let Some(reconciliation) = self.fast.reconciliation_of(block.shard) {
-            reconciliation.receive(at.own.brick, from, block.block, bytes.cloned());
+            reconciliation.receive(at.own.brick, from, block.block, (bytes.cloned(), length));
         }
     }
 }

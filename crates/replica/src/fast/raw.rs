@@ -6,7 +6,7 @@
 //! self-heal. The server keeps the locks (`server/request/raw.rs`).
 
 use crate::context::Context;
-use crate::fast::{Overwrite, append_outside};
+use crate::fast::{HomeWrite, append_outside};
 use crate::membership::Membership;
 use crate::ops::data::block_change;
 use crate::ops::step::Ask;
@@ -33,11 +33,13 @@ pub(crate) fn take(cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>
     }
     let changes = match step {
         RawStep::Write { offset, bytes } => {
-            let write = Overwrite { shard, offset: *offset, bytes };
+            let write = HomeWrite { shard, offset: *offset, bytes };
             if let Some(refusal) = write.refusal(cx.at, ask) {
                 return Ok(Err(refusal));
             }
-            let Some(record) = write.target(cx.at, cx.around.brick)? else { return conflict() };
+            let end = u64::from(*offset) + bytes.len() as u64;
+            let found = write.target(cx.at, cx.around.brick)?.filter(|record| end <= u64::from(record.length));
+            let Some(record) = found else { return conflict() };
             let Some(blocks) = write.blocks(cx.around.brick, ask, record.length)? else { return conflict() };
             vec![block_change(shard, record, write.first(), blocks)]
         }
@@ -50,7 +52,7 @@ pub(crate) fn take(cx: &Context, ask: &Ask, op: &DataOp) -> Result<Result<Reply>
             return Ok(Err(Error::bug("a lock of a raw write came to a replica")));
         }
     };
-    match append_outside(cx.at, cx.around.brick, ask, changes)? {
+    match append_outside(cx.at, cx.around.brick, ask, changes, false)? {
         true => Ok(Ok(Reply::Done)),
         false => conflict(),
     }

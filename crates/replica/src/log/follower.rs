@@ -177,7 +177,8 @@ impl Follower {
             Message::Fetch { after } => answer_fetch(cx, from.brick, after)?,
             Message::ReadBlock { at: block } => {
                 let bytes = crate::view_start::level::read_block(cx.around, cx.at.ring, block)?;
-                cx.send_member(from.brick, Message::Block { at: block, bytes });
+                let length = cx.around.brick.shard(cx.at.ring, block.shard)?.map_or(0, |record| record.length);
+                cx.send_member(from.brick, Message::Block { at: block, bytes, length });
             }
             Message::Compare { portion } => {
                 let (sum, count) = digest(cx.at, cx.around.brick, &portion)?;

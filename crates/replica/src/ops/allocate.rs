@@ -61,7 +61,7 @@ pub fn allocate_shard(here: &mut Here, shard: ShardId, offset: u32, length: u32,
         }
         Fill::Zeros => {
             let zeros = Bytes::from(vec![0; length as usize]);
-            write_shard(here, shard, offset, &zeros, None)
+            write_shard(here, shard, offset, &zeros, (None, false))
         }
         Fill::Holes => fill_holes(here, shard, offset, end as u32),
         Fill::Nothing => punch(here, shard, offset, end as u32),

@@ -56,7 +56,7 @@ fn write_sparse(here: &mut Here, shard: ShardId, offset: u32, bytes: &Bytes) -> 
     let in_shard = u64::from(offset) + bytes.len() as u64 <= SHARD_BYTES;
     let runs = if in_shard { runs_of(offset, bytes) } else { Vec::new() };
     if runs.iter().all(|(_, is_zeros)| !is_zeros) {
-        return write_shard(here, shard, offset, bytes, None);
+        return write_shard(here, shard, offset, bytes, (None, false));
     }
     let (brick, ask) = (here.brick, here.ask);
     if brick.is_dropped(shard) {

@@ -1,5 +1,6 @@
 //! Bytes of files: beside the inode up to 16 KiB, in shards from then on.
 
+use crate::fast::FAST_BYTES_MAX;
 use crate::message::Fresh;
 use crate::ops::ends::limit_behind;
 use crate::ops::inodes::{drop_set_id_bits, forget_content};
@@ -151,7 +152,9 @@ fn checksums(shard: ShardId, first: u32, blocks: &[u8]) -> Vec<u32> {
     (first..).zip(blocks.chunks(BLOCK_BYTES)).map(|(block, bytes)| block_checksum(shard, block, bytes)).collect()
 }
 
-/// Writes a run of a shard. With `follow`, only if the shard's stamp is that one.
+/// Writes a run of a shard. With `follow`, only if the shard's stamp is that one. `fast`: the session would go on with
+/// fast writes. Members take these below `home_blocks` only, so if the write makes the shard longer, and no room is
+/// reserved there, that is raised to the end of the shard.
 ///
 /// # Errors
 ///
@@ -162,7 +165,7 @@ pub fn write_shard(
     shard: ShardId,
     offset: u32,
     bytes: &Bytes,
-    follow: Option<Stamp>,
+    (follow, fast): (Option<Stamp>, bool),
 ) -> Stepped<Next> {
     let end = u64::from(offset) + bytes.len() as u64;
     if end > SHARD_BYTES || bytes.is_empty() {
@@ -178,7 +181,11 @@ pub fn write_shard(
         return Err(Error::Conflict { stamp: stamp_before }.into());
     }
     let stamp = here.next_stamp(before);
-    let before = ShardRecord { stamp, ..before.unwrap_or(ShardRecord::empty(stamp)) };
+    let mut before = ShardRecord { stamp, ..before.unwrap_or(ShardRecord::empty(stamp)) };
+    let has_grown = end > u64::from(before.length) && before.reserved_blocks <= before.home_blocks;
+    if fast && has_grown && bytes.len() <= FAST_BYTES_MAX {
+        before.home_blocks = (SHARD_BYTES / BLOCK_BYTES as u64) as u32;
+    }
     let mut commit = Commit { reply: Some(Reply::Written { stamp, fast: None }), ..Commit::default() };
     write_run(brick, ask, &mut commit, (shard, before), offset, bytes, true)?;
     Ok(Next::record(commit))

@@ -33,9 +33,9 @@ fn data_step(here: &mut Here, op: &DataOp) -> Stepped<Next> {
     match op {
         DataOp::Write { inode, offset, data, drop_set_id } => data::write(here, *inode, *offset, data, *drop_set_id),
         DataOp::Spill { inode } => data::spill(here, *inode),
-        DataOp::WriteShard { data, index, offset, bytes, follow, .. } => {
+        DataOp::WriteShard { data, index, offset, bytes, follow, fast } => {
             let shard = ShardId { volume: here.ask.volume, data: *data, index: *index };
-            data::write_shard(here, shard, *offset, bytes, *follow)
+            data::write_shard(here, shard, *offset, bytes, (*follow, *fast))
         }
         DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast, age } => {
             data::wrote(here, *inode, *layout_version, (*end, *reach), (*drop_set_id, *fast, *age))

@@ -16,7 +16,8 @@ pub fn limit_behind(end: u64) -> u64 {
     (end + AHEAD).next_multiple_of(SHARD_BYTES).min(FILE_BYTES_MAX)
 }
 
-/// Sets the size of a file to the end of its shards' bytes.
+/// Sets the size of a file to the end of its shards' bytes. Waits for shards that are open for fast writes: a write that
+/// some member lacks may be undone.
 pub fn find_end(here: &mut Here, id: InodeId) -> Stepped<Next> {
     if here.ask.session != SYSTEM_SESSION {
         return Err(Error::Protocol { what: "a client asks for the end of a file".into() }.into());
@@ -36,6 +37,7 @@ pub fn find_end(here: &mut Here, id: InodeId) -> Stepped<Next> {
     let mut start = from;
     for (shard, inside, count) in inode.layout.shard_runs(here.ask.volume, from, to.saturating_sub(from) as usize) {
         let length = match here.owns(shard.position()) {
+            true if here.brick.get(&Key::unsettled(here.ask.ring, shard))?.is_some() => return Err(Stop::Wait),
             true => length_of(here.brick, here.ask, shard)?,
             false => match here.leg(shard.position(), Leg::ShardEnd { shard }, None)? {
                 Reply::Found { at: Some(length) } => length,

@@ -272,3 +272,34 @@ fn clients_cannot_have_the_shards_asked() {
     assert!(matches!(grown.ring.answers.remove(&token), Some(Err(Error::Protocol { .. }))));
     grown.ring.rest();
 }
+
+/// Some member may lack the fast write that the shard ends with, and then it is undone.
+#[test]
+fn an_open_shard_is_closed_before_it_says_where_it_ends() {
+    let mut grown = Grown::new();
+    grown.write(100, 900);
+    let shard = ShardId { volume: VOLUME, data: grown.layout.pieces[0].data, index: 0 };
+    let at = grown.ring.leader(shard.position());
+    let (data, index) = (shard.data, 0);
+    let op = DataOp::WriteShard { data, index, offset: 1000, bytes: vec![7; 10].into(), follow: None, fast: true };
+    let ask = grown.ask(ANN);
+    let token = Token(grown.op_id);
+    grown.ring.tell(at, Event::Request { token, ask, op: Op::Data { op } });
+    let written = grown.ring.answers.remove(&token).unwrap().unwrap();
+    let Reply::Written { stamp: follow, fast: Some(term) } = written else { panic!("{written:?}") };
+    let (offset, bytes, settled) = (1010, vec![7; 500].into(), true);
+    let op = DataOp::FastWrite { data, index, offset, bytes, follow, settled, term };
+    let ask = grown.ask(ANN);
+    let token = Token(grown.op_id);
+    grown.ring.tell(at, Event::Request { token, ask, op: Op::Data { op } });
+    assert!(grown.ring.answers.remove(&token).unwrap().is_ok(), "the leader takes it, and no other member has it");
+    grown.ring.tell(grown.leader, Event::SessionEnded { session: ANN });
+    let looks = grown.look();
+    grown.wait(10);
+    let size = grown.size_at(looks).expect("it is known where the file ends");
+    for brick in grown.ring.views[at.partition.0 as usize].members.clone() {
+        let record = grown.ring.bricks[brick.brick.0 as usize].shard(RING, shard).unwrap().unwrap();
+        assert_eq!((u64::from(record.length), record.stamp.session == ANN), (size, false), "it is closed");
+    }
+    grown.ring.rest();
+}

@@ -87,7 +87,7 @@ impl Led {
     }
 
     fn answers(&mut self, from: u128, bytes: Option<Bytes>) -> Vec<BrickId> {
-        self.hear(from, Message::Block { at: LOST, bytes })
+        self.hear(from, Message::Block { at: LOST, bytes, length: BLOCK_BYTES as u32 })
     }
 
     fn position(lost: Vec<BlockAt>) -> Message {

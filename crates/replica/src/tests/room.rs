@@ -35,7 +35,7 @@ impl Storage for Roomy {
     }
 }
 
-fn brick(number: u32, free: &Arc<AtomicU64>) -> Brick {
+pub(super) fn brick(number: u32, free: &Arc<AtomicU64>) -> Brick {
     brick_with(number, free, &Arc::new(AtomicU64::new(1 << 20)))
 }
 

@@ -91,7 +91,10 @@ impl Leader {
                 let file = (ask.volume, *inode);
                 self.times.is_unrecorded(&file) || self.pledges.hides_times(ask.session, file)
             }
-            Leg::ReadShard { range } => self.is_open_and_unsettled(ask.volume, range),
+            Leg::ReadShard { range: ShardRange { data, index, .. } } => {
+                self.closes_unsettled(ShardId { volume: ask.volume, data: *data, index: *index })
+            }
+            Leg::ShardEnd { shard } => self.closes_unsettled(*shard) && !is_planted(Bug::OpenShardAsked),
             Leg::HoldName { dir, name } => {
                 let is_new = !self.transactions.prepared.contains(&ask.hold_key(at.own.partition, *dir, name));
                 self.transactions.held.contains_key(&name_key(at, ask, *dir, name))

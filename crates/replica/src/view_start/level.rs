@@ -188,8 +188,8 @@ impl Leader {
                 }
                 self.decide(cx)
             }
-            Message::Block { at: block, bytes } => {
-                self.receive_block(cx.at, from.brick, block, bytes.as_ref());
+            Message::Block { at: block, bytes, length } => {
+                self.receive_block(cx.at, from.brick, block, (bytes.as_ref(), length));
                 self.settle_block(cx, from.brick, block, bytes)
             }
             Message::Compared { portion, sum, count } => self.compared(cx, from.brick, portion, (sum, count)),

@@ -175,16 +175,17 @@ impl Distribute {
     pub(super) fn write_shards(&self, context: &Context, write: &FileWrite<'_>) -> Result<bool> {
         let FileWrite { inode, layout, offset, data, drop_set_id } = *write;
         let runs = layout.shard_runs(self.replicate.map().volume, offset, data.len());
-        // A write that extends the file takes the leader's path.
         let is_within = self.known_shape(inode).is_some_and(|shape| write.end() <= shape.size);
         let before = self.replicate.map();
         let known = self.replicate.pledges().grant(inode, layout.version, context.durable);
         let grant = known.filter(|grant| !drop_set_id && (is_within || write.end() <= grant.limit));
-        let fast = is_within && matches!(&runs[..], [(shard, ..)] if self.replicate.may_be_fast(*shard, data.len()));
+        // A write that makes the file longer, without a grant to do that, takes the leader's path.
+        let may_be_fast = is_within || grant.is_some();
+        let fast = may_be_fast && matches!(&runs[..], [(shard, ..)] if self.replicate.may_be_fast(*shard, data.len()));
         if let (true, [(shard, from, _)]) = (fast, &runs[..])
             && let Some(flight) = self.replicate.begin_fast(context, *shard, *from as u32, data)
         {
-            let done = self.finish_fast(context, write, (flight, grant), *from as u32);
+            let done = self.finish_fast(context, write, (flight, grant, is_within), *from as u32);
             self.note_unsynced(context, inode, &[*shard], &before);
             self.limit_unsynced(context)?;
             return done;
@@ -207,21 +208,22 @@ impl Distribute {
         Ok(self.change_shards_granted(context, inode, layout, (changes, grant))?.is_some())
     }
 
-    /// Completes a fast write, which lies within the file's size. The inode's leader is asked while the bytes are on
-    /// their way to all members: they accept the write only if nothing, a truncate included, has changed the shard
-    /// since the leader allowed it, so the two need no order. If the write had to take the leader's path, the inode's
-    /// leader is asked after it. False if the layout changed meanwhile: then the write must be repeated.
+    /// Completes a fast write, which lies within the file's size or within a grant. Without a grant the inode's leader is
+    /// asked while the bytes are on their way to all members: they accept the write only if nothing, a truncate
+    /// included, has changed the shard since the leader allowed it, so the two need no order. If the write had to take
+    /// the leader's path, or the grant is over, the inode's leader is asked after it. False if the layout changed
+    /// meanwhile: then the write must be repeated.
     fn finish_fast(
         &self,
         context: &Context,
         write: &FileWrite<'_>,
-        (flight, grant): (Flight<'_>, Option<Grant>),
+        (flight, grant, is_within): (Flight<'_>, Option<Grant>, bool),
         from: u32,
     ) -> Result<bool> {
         let FileWrite { inode, layout, data, drop_set_id, .. } = *write;
         let (end, reach, layout_version) = (write.end(), write.end(), layout.version);
         let home = Recipient::Leader(self.home(inode));
-        let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast: true, age: 0 };
+        let op = DataOp::Wrote { inode, layout_version, end, reach, drop_set_id, fast: is_within, age: 0 };
         let wrote = Op::Data { op };
         let told = match grant {
             _ if is_planted(Bug::TimesOff) => Some(Ok(Reply::Done)),
@@ -234,7 +236,12 @@ impl Distribute {
             (None, Some(grant)) if self.replicate.pledges().wrote(inode, &grant, end) => Ok(Reply::Done),
             _ => self.replicate.send(context, home, wrote),
         };
-        self.learn_told(told)
+        let is_told = self.learn_told(told)?;
+        if is_told && !is_within {
+            self.note_size(inode, layout, end);
+            self.replicate.pledges().grew(inode, layout.version, end);
+        }
+        Ok(is_told)
     }
 
     /// Takes the reply of the inode's leader to the word of a write. False if the layout changed meanwhile.

@@ -1,4 +1,4 @@
-//! The fast path: an overwrite goes from the client to all members of its partition's view at once, and is
+//! The fast path: a write goes from the client to all members of its partition's view at once, and is
 //! acknowledged when all have replied.
 //!
 //! A leader allows it in its reply to a write of the same shard. From then on each write names the stamp that it
