@@ -52,8 +52,9 @@ def test_a_full_disk_says_so_and_empties_again(store):
     for name in first:
         os.unlink(name)
     # What is deleted is collected in the background, and its room comes back when a checkpoint of each brick has ended. Who
-    # fills it as soon as there is some, and deletes again, can go on for ever with half of it.
-    most = len(first) * 3 // 4
+    # fills it as soon as there is some, and deletes again, can go on for ever with half of it. A fill that begins before the
+    # reserve of 64 MiB has been made takes room of that, too: 200 MiB without it and the journal are 104.
+    most = min(len(first) * 3 // 4, 95)
 
     def has_room():
         room = os.statvfs(mnt)
