@@ -3,7 +3,7 @@
 use super::*;
 
 /// All labels of [`Op::label`], in byte order.
-pub const OP_LABELS: [&str; 57] = [
+pub const OP_LABELS: [&str; 58] = [
     "accessed",
     "allocate",
     "allocate-shard",
@@ -32,6 +32,7 @@ pub const OP_LABELS: [&str; 57] = [
     "listxattr",
     "lookup",
     "make-prefix",
+    "map",
     "next-shard",
     "parent",
     "put",
@@ -97,6 +98,7 @@ impl Op {
                 InodeOp::Accessed { .. } => "accessed",
                 InodeOp::Parent { .. } => "parent",
                 InodeOp::Fetch { .. } => "fetch-inode",
+                InodeOp::Map { .. } => "map",
             },
             Op::Lock { op } => match op {
                 LockOp::Get { .. } => "get-lock",
