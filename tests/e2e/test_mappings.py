@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+import servers
 from harness import equal, raises, read, wait_until, write
 from test_coherence import hang, ops, two_mounts
 
@@ -238,6 +239,47 @@ def test_what_two_mounts_add_while_their_server_is_killed_is_all_there(store):
         equal(found[9], sum(one["added"] for one in told[2:]), "the word that both add to under a lock")
     for path in ("mount-v.log",):
         assert b"is dropped, since another mount" not in read(f"{store.state}/{path}")
+
+
+@pytest.mark.limit(90)
+def test_many_stored_pages_are_written_back_for_another_mount(store):
+    one, two = two_mounts(store)
+    size = (32 << 20) * TURNS
+    write(f"{one}/f", bytes(size))
+    with Mapped(f"{one}/f") as here, Mapped(f"{two}/f") as there:
+        for offset in range(0, size, 4096):
+            here[offset] = 1 + offset // 4096 % 255
+        begun = time.monotonic()
+        equal(there[0], 1, "the first page")
+        print(f"{size >> 20} MiB were stored, and the other mount waited {time.monotonic() - begun:.2f} s")
+        for offset in range(0, size, 4096):
+            equal(there[offset], 1 + offset // 4096 % 255, f"the page at {offset}")
+
+
+@pytest.mark.limit(240)
+def test_what_two_mounts_add_while_leaders_die_is_all_there(store):
+    one = servers.three(store, listen=True, apart=True)
+    two = store.mount("two")
+    until, names = store.path("until"), "abc"
+    for name in names:
+        write(f"{one}/{name}", bytes(100_000))
+    owned = [client(f"{mnt}/{name}", word, "--until", until) for name in names for word, mnt in enumerate((one, two))]
+    shared = [client(f"{mnt}/a", 9, "--until", until, "--lock") for mnt in (one, two)]
+    for server in ["s2", "s3"] * TURNS:
+        time.sleep(3)
+        store.kill_other(server)
+        time.sleep(4)
+        store.serve_other(server, *store.listens[server])
+        wait_until(lambda: store.status()["health"] == "good", "all is well again", limit_s=60)
+    time.sleep(2)
+    write(until, b"")
+    told = results(owned + shared)
+    print([one["added"] for one in told])
+    for mnt in (one, two):
+        for place, name in enumerate(names):
+            wanted = [one["added"] for one in told[2 * place : 2 * place + 2]]
+            equal(words(f"{mnt}/{name}", 2), wanted, f"words of {name} that one process adds to")
+        equal(words(f"{mnt}/a", 10)[9], sum(one["added"] for one in told[-2:]), "the word under a lock")
 
 
 def test_pages_of_a_mapping_that_reads_are_dropped_for_one_that_writes(store):

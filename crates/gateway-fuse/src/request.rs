@@ -474,6 +474,13 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_read_without_the_owner_of_its_file_is_for_the_page_cache() {
+        let body = |read_flags| parse(&sample(15, 2, 7, &[ReadIn { read_flags, ..Default::default() }.as_bytes()]));
+        let is_page = |read_flags| matches!(body(read_flags).unwrap().body, Body::Read { is_page: true, .. });
+        assert_eq!([0, READ_LOCKOWNER].map(is_page), [true, false]);
+    }
+
+    #[test]
     fn bad_names_are_refused_with_the_errno_of_posix() {
         let refused = |name: &[u8]| parse(&sample(1, 2, 1, &[name])).unwrap_err().errno;
         assert_eq!(refused(&[&[b'x'; 256][..], b"\0"].concat()), Errno::NAMETOOLONG);

@@ -259,7 +259,7 @@ impl Node {
                 Ok(Reply::Orphans { inodes, unrestored, graph })
             }
             VolumeOp::Renew { forgot, mapped } => {
-                Ok(Reply::Terms { terms: self.renew_pledges(session, (forgot, mapped))? })
+                Ok(Reply::Terms { terms: self.renew_pledges(session, forgot, mapped)? })
             }
             VolumeOp::Return { partition, term, pledges, reports } => {
                 self.take_back_pledges(session, *partition, *term, (pledges.clone(), reports.clone()))?;

@@ -25,7 +25,8 @@ impl Node {
     pub(crate) fn renew_pledges(
         &self,
         session: &Session,
-        (forgot, mapped): (&[(PartitionNumber, u64)], &[(PartitionNumber, InodeId)]),
+        forgot: &[(PartitionNumber, u64)],
+        mapped: &[(PartitionNumber, InodeId)],
     ) -> Result<Vec<(PartitionNumber, u64)>> {
         let Ok(until) = self.views.lease().check() else { return Ok(Vec::new()) };
         let ring = self.ring(self.volume(session.volume)?.ring)?;

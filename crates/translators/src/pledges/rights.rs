@@ -85,10 +85,10 @@ impl Pledges {
         loop {
             let at = boot_time();
             let next = cache.with_leases(at, |mappings, is_valid| mappings.fault(inode, elapsed(begun), at, is_valid));
-            match self.go_on(replicate, context, inode, next, cache)? {
-                (true, _) => return Ok(()),
-                (false, again) => cache = again,
+            if next == Next::Go {
+                return Ok(());
             }
+            cache = self.wait_or_ask(replicate, context, inode, next, cache)?;
         }
     }
 
@@ -107,27 +107,24 @@ impl Pledges {
         let mut cache = self.cache.lock();
         loop {
             let next = cache.with_leases(boot_time(), |mappings, is_valid| mappings.write_back(inode, is_valid));
-            if next == Next::Refuse {
-                return Ok(false);
+            if matches!(next, Next::Go | Next::Refuse) {
+                return Ok(next == Next::Go);
             }
-            match self.go_on(replicate, context, inode, next, cache)? {
-                (true, _) => return Ok(true),
-                (false, again) => cache = again,
-            }
+            cache = self.wait_or_ask(replicate, context, inode, next, cache)?;
         }
     }
 
-    /// Waits, or asks for the right. Returns true if there is nothing to wait for.
-    fn go_on<'a>(
+    /// Waits, or asks for the right.
+    fn wait_or_ask<'a>(
         self: &'a Arc<Self>,
         replicate: &Arc<Replicate>,
         context: &Context,
         inode: InodeId,
         next: Next,
         mut cache: MutexGuard<'a, Cache>,
-    ) -> Result<(bool, MutexGuard<'a, Cache>)> {
+    ) -> Result<MutexGuard<'a, Cache>> {
         match next {
-            Next::Go | Next::Refuse => return Ok((true, cache)),
+            Next::Go | Next::Refuse => return Ok(cache),
             Next::Wait(limit) => _ = self.mapped.wait_for(&mut cache, limit),
             Next::Ask => {
                 drop(cache);
@@ -140,7 +137,7 @@ impl Pledges {
                 what: "the caller gave up while another mount had the mapping right".into(),
             });
         }
-        Ok((false, cache))
+        Ok(cache)
     }
 
     fn ask_for_right(self: &Arc<Self>, replicate: &Arc<Replicate>, context: &Context, inode: InodeId) -> Result<()> {
