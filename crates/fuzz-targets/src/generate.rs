@@ -199,6 +199,6 @@ mod tests {
         labels.sort();
         labels.dedup();
         assert_eq!(labels, hekate_proto::op::OP_LABELS);
-        assert_eq!(one_of_each::<Leg>(1).len(), 27);
+        assert_eq!(one_of_each::<Leg>(1).len(), 28);
     }
 }

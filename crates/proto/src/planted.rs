@@ -80,8 +80,6 @@ bugs! {
     OlderReturnDropsPledge = "older-return-drops-pledge",
     /// A new leader renews times, and sessions keep the pledged older ones.
     RenewedTimesNotRecalled = "renewed-times-not-recalled",
-    /// A mapping right is given to a session while another one has it.
-    MappingRightShared = "mapping-right-shared",
     /// A leader that does not serve yet makes records without recalling pledges.
     PledgesIgnoredBeforeServing = "pledges-ignored-before-serving",
     /// A client answers by the content of a small file as it was before its attributes changed.

@@ -3,7 +3,7 @@
 use super::*;
 
 /// All labels of [`Op::label`], in byte order.
-pub const OP_LABELS: [&str; 58] = [
+pub const OP_LABELS: [&str; 59] = [
     "accessed",
     "allocate",
     "allocate-shard",
@@ -18,6 +18,7 @@ pub const OP_LABELS: [&str; 58] = [
     "fast-write",
     "fetch",
     "fetch-inode",
+    "find-end",
     "fsync",
     "get-lock",
     "getattr",

@@ -9,7 +9,6 @@
 
 use super::{About, EXPIRES_AFTER, Forgetting, PATIENCE, Pledges, Recalls, Table};
 use crate::ops::step::Ask;
-use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -61,7 +60,7 @@ impl Pledges {
                 table.note_writing_back(&about, now);
                 number
             }
-            Some((session, _)) if session != by.session && !is_planted(Bug::MappingRightShared) => {
+            Some((session, _)) if session != by.session => {
                 table.recall(by.session, &about, now, recalls);
                 return None;
             }
