@@ -148,9 +148,11 @@ def store_mapped(path, at, byte):
         mapped.flush()
 
 
-def test_a_file_that_two_mounts_map_is_named_once(store):
-    mnt = store.up()
-    other = store.mount("other")
+def test_a_file_that_two_mounts_without_pledges_map_is_named_once(store):
+    store.init()
+    store.serve()
+    mnt = store.mount("mnt", options=("-o", "nopledges"))
+    other = store.mount("other", options=("-o", "nopledges"))
     for name in ("shared", "alone", "written"):
         write(f"{mnt}/{name}", bytes(100_000))
     for round in range(3):

@@ -46,6 +46,7 @@ pub struct Volume {
     graph: Arc<VolumeGraph>,
     latest_map: Box<dyn Fn() -> Arc<VolumeMap> + Send + Sync>,
     pub(crate) locks: Arc<Locks>,
+    pledging: Arc<Pledging>,
     pledges: Arc<Pledges>,
     losses: LossWatch,
     map: VolumeMap,
@@ -84,7 +85,7 @@ impl Volume {
         let bottom = Arc::new(Pledging::new(distribute));
         let pledges = bottom.pledges();
         let catalogue = options.catalogue.clone().unwrap_or_else(built_in);
-        let graph = VolumeGraph::open(catalogue, options.layers.clone(), &welcome.map.graph, bottom)
+        let graph = VolumeGraph::open(catalogue, options.layers.clone(), &welcome.map.graph, bottom.clone())
             .inspect_err(|_| end_session(&*servers, &welcome))?;
         let shared = Arc::new(Shared::new(servers));
         let (beating, its_graph) = (shared.clone(), graph.clone());
@@ -96,6 +97,7 @@ impl Volume {
             graph,
             latest_map,
             locks,
+            pledging: bottom,
             pledges,
             losses,
             map: welcome.map,
@@ -112,6 +114,11 @@ impl Volume {
     /// What the session may answer by itself.
     pub fn pledges(&self) -> &Arc<Pledges> {
         &self.pledges
+    }
+
+    /// The layer of the pledges, for the mapping rights of a mount.
+    pub fn pledging(&self) -> &Pledging {
+        &self.pledging
     }
 
     /// The map as of the opening of the volume.
@@ -136,7 +143,7 @@ impl Volume {
     }
 
     /// Notes that pages which a program changed through a shared mapping were written back. The next heartbeat
-    /// reports the file, so that servers can warn of a file that two mounts map.
+    /// reports the file, so that servers can warn of a file that two mounts map. For mounts without mapping rights.
     pub fn wrote_mapped(&self, inode: InodeId) {
         self.shared.wrote_mapped(inode);
     }

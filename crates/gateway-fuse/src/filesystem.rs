@@ -10,6 +10,7 @@ mod directories;
 mod export;
 mod locks;
 mod losses;
+mod mappings;
 mod names;
 mod pages;
 mod privileges;
@@ -46,8 +47,8 @@ const APPEND_LOCKS: usize = 64;
 /// Lowest minor version of a kernel whose caches of attributes can be cleared beside requests: Linux 5.10.
 const RECALL_MINOR_MIN: u32 = 32;
 
-/// Has the kernel forget the attributes and ACLs of a node.
-pub(crate) type ForgetNode = Box<dyn Fn(u64) + Send + Sync>;
+/// Has the kernel forget something of a node.
+pub(crate) type OfNode = Box<dyn Fn(u64) + Send + Sync>;
 
 /// A volume as the kernel sees it.
 pub(crate) struct Filesystem {
@@ -65,7 +66,8 @@ pub(crate) struct Filesystem {
     nodes: Nodes,
     names: PassedNames,
     pages: KeptPages,
-    forget_node: OnceLock<ForgetNode>,
+    forget_node: OnceLock<OfNode>,
+    drop_pages: OnceLock<OfNode>,
     /// How often the kernel was given a time of modification that a file does not have.
     forged_times: AtomicU32,
     handles: Handles,
@@ -102,6 +104,7 @@ impl Filesystem {
             names: PassedNames::default(),
             pages: KeptPages::default(),
             forget_node: OnceLock::new(),
+            drop_pages: OnceLock::new(),
             forged_times: AtomicU32::new(0),
             nodes: Nodes::new(options.export),
             handles: Handles::default(),
@@ -166,9 +169,10 @@ impl Filesystem {
         pledges.validity(attr)
     }
 
-    pub(crate) fn watch(&self, watcher: Arc<dyn hekate_client::Watcher>, forget_node: ForgetNode) {
+    /// `forget_node`: has the kernel forget attributes and ACLs. `drop_pages`: has it write back and drop pages.
+    pub(crate) fn watch(&self, watcher: Arc<dyn hekate_client::Watcher>, forget_node: OfNode, drop_pages: OfNode) {
         self.volume.pledges().watch(watcher);
-        let _ = self.forget_node.set(forget_node);
+        let _ = (self.forget_node.set(forget_node), self.drop_pages.set(drop_pages));
     }
 
     pub(crate) fn nodes(&self) -> &Nodes {
@@ -201,7 +205,7 @@ impl Filesystem {
         Ok(bytes_of(&self.entry_out(attr, self.cache)))
     }
 
-    fn inode(&self, node: u64) -> Result<InodeId, Errno> {
+    pub(crate) fn inode(&self, node: u64) -> Result<InodeId, Errno> {
         self.nodes.get(node).map(|(id, _)| id).ok_or(Errno::STALE)
     }
 }
@@ -305,7 +309,9 @@ impl Filesystem {
             Body::Flush { handle, owner } => self.flush(caller, handle, owner),
             Body::GetLk { lk } => self.test_lock(caller, &lk),
             Body::SetLk { lk, .. } => self.lock(caller, &lk),
-            Body::Read { handle, offset, size, flags } => self.read(caller, handle, offset, size, flags),
+            Body::Read { handle, offset, size, flags, is_page } => {
+                self.read(caller, handle, (offset, size), flags, is_page)
+            }
             Body::Write { offset, write_flags, flags, data } => self.write(caller, offset, write_flags, flags, data),
             Body::Fsync { handle } | Body::FsyncDir { handle } => self.fsync(caller, handle),
             Body::OpenDir => self.opendir(caller),

@@ -24,6 +24,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(1);
 const NAME_WAIT: Duration = Duration::from_millis(20);
 /// How long a recall of bytes waits until the kernel has dropped pages. It is not returned then, and comes again.
 const PAGES_WAIT: Duration = Duration::from_millis(500);
+/// Interval at which who waits for mapped pages that are written back is told that they are.
+const BUSY_INTERVAL: Duration = Duration::from_millis(500);
 /// Threads that tell the kernel of names or pages at the same time. With more, recalls wait until the kernel may not use the
 /// names any more.
 const TELLING_MAX: usize = 8;
@@ -44,7 +46,14 @@ pub(crate) fn pass_on_recalls(session: &Arc<Session<Filesystem>>) {
             session.device().invalidate_attributes(node);
         }
     };
-    session.handler().watch(Arc::new(recalls), Box::new(forget_node));
+    let weak = Arc::downgrade(session);
+    let drop_pages = move |node| {
+        if let Some(session) = weak.upgrade() {
+            wait_until_taken(&session, node);
+            session.device().drop_pages(node);
+        }
+    };
+    session.handler().watch(Arc::new(recalls), Box::new(forget_node), Box::new(drop_pages));
 }
 
 impl Watcher for Recalls {
@@ -96,7 +105,8 @@ impl Watcher for Recalls {
     fn forget_contents(&self, files: &[InodeId]) -> bool {
         let Some(session) = self.session.upgrade() else { return true };
         let pages = session.handler().pages();
-        let shown: Vec<u64> = files.iter().map(|file| file.number()).filter(|node| pages.mark(*node)).collect();
+        let is_shown = |file: &&InodeId| pages.mark(file.number()) && !session.handler().are_pages_by_right(**file);
+        let shown: Vec<u64> = files.iter().filter(is_shown).map(|file| file.number()).collect();
         // Marked before: attributes that the kernel is given from now on let it use no old page.
         self.forget_attributes(files);
         self.drop_shown(session, shown)
@@ -104,9 +114,34 @@ impl Watcher for Recalls {
 
     fn forget_all_contents(&self) -> bool {
         let Some(session) = self.session.upgrade() else { return true };
-        let shown = session.handler().pages().mark_all();
+        let mut shown = session.handler().pages().mark_all();
+        shown.retain(|node| {
+            session.handler().inode(*node).is_ok_and(|inode| !session.handler().are_pages_by_right(inode))
+        });
         self.forget_all_attributes();
         self.drop_shown(session, shown)
+    }
+
+    fn drop_mapped(&self, file: InodeId, is_busy: &dyn Fn()) {
+        let Some(session) = self.session.upgrade() else { return };
+        let (told, is_told) = channel();
+        loop {
+            let (session, told) = (session.clone(), told.clone());
+            let drop_them = move || {
+                wait_until_taken(&session, file.number());
+                session.device().drop_pages(file.number());
+                let _ = told.send(());
+            };
+            match std::thread::Builder::new().name("hekate-mapped".into()).spawn(drop_them) {
+                Ok(_) => break,
+                Err(error) => log::warn!("cannot start a thread that has the kernel drop pages: {error}"),
+            }
+            std::thread::sleep(BUSY_INTERVAL);
+            is_busy();
+        }
+        while is_told.recv_timeout(BUSY_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            is_busy();
+        }
     }
 
     fn expect_contents(&self, files: Option<&[InodeId]>) {

@@ -103,6 +103,8 @@ pub enum Body {
         offset: u64,
         size: u32,
         flags: u32,
+        /// The bytes go to the page cache.
+        is_page: bool,
     },
     Write {
         offset: u64,
@@ -276,9 +278,10 @@ fn data_body(opcode: Opcode, input: &mut Input) -> Result<Body, Bad> {
         let WriteIn { offset, size, write_flags, flags, .. } = input.fixed()?;
         return Ok(Body::Write { offset, write_flags, flags, data: input.bytes(size)? });
     }
-    let ReadIn { handle, offset, size, flags, .. } = input.fixed()?;
+    let ReadIn { handle, offset, size, flags, read_flags, .. } = input.fixed()?;
+    let is_page = read_flags & READ_LOCKOWNER == 0;
     Ok(match opcode {
-        Opcode::Read => Body::Read { handle, offset, size, flags },
+        Opcode::Read => Body::Read { handle, offset, size, flags, is_page },
         _ => Body::ReadDir { handle, offset, size, flags, plus: opcode == Opcode::ReadDirPlus },
     })
 }
@@ -468,6 +471,13 @@ pub(crate) mod tests {
         let bytes = samples()[8].clone();
         let Body::Write { data, .. } = parse(&bytes).unwrap().body else { panic!("a write") };
         assert_eq!(data.as_ptr(), bytes[80..].as_ptr());
+    }
+
+    #[test]
+    fn a_read_without_the_owner_of_its_file_is_for_the_page_cache() {
+        let body = |read_flags| parse(&sample(15, 2, 7, &[ReadIn { read_flags, ..Default::default() }.as_bytes()]));
+        let is_page = |read_flags| matches!(body(read_flags).unwrap().body, Body::Read { is_page: true, .. });
+        assert_eq!([0, READ_LOCKOWNER].map(is_page), [true, false]);
     }
 
     #[test]

@@ -208,6 +208,9 @@ wire_enum! {
         9 = Parent { inode: InodeId },
         /// As `NameOp::Fetch`. -> `Fetched`.
         10 = Fetch { inode: InodeId, attribute: Bytes, content: bool },
+        /// Asks for the mapping right, and waits until no other session has it. `Done` if the session is to be given no
+        /// pledges. -> `Pledged`.
+        11 = Map { inode: InodeId },
     }
 
     /// Ops on locks. The leader of the inode's partition keeps locks in its memory, and sessions report them to the
@@ -354,8 +357,8 @@ wire_enum! {
         /// -> `Space`.
         1 = StatFs,
         /// Keeps the session alive. `unused`: of the orphans in the last reply, those that the client does not have
-        /// open. `mapped`: files whose mapped pages the client's kernel has written back since the last heartbeat.
-        /// `graph`: the change of the volume's graph that the client runs. -> `Orphans`.
+        /// open. `mapped`: files whose mapped pages a kernel has written back without the mapping right since the last
+        /// heartbeat. `graph`: the change of the volume's graph that the client runs. -> `Orphans`.
         2 = Heartbeat { unused: Vec<InodeId>, mapped: Vec<InodeId>, graph: u64 },
         /// -> `Done`.
         3 = EndSession,
@@ -363,8 +366,9 @@ wire_enum! {
         /// under grants among them. -> `Done`.
         4 = Return { partition: PartitionNumber, term: u64, pledges: Vec<Pledge>, reports: Vec<Report> },
         /// Renews the session's pledges of the partitions that this server leads. `forgot`: the session has no pledge
-        /// of these partitions that was given before this term of a leader. -> `Terms`.
-        5 = Renew { forgot: Vec<(PartitionNumber, u64)> },
+        /// of these partitions that was given before this term of a leader, but for its mapping rights: `mapped`, with their
+        /// partitions. -> `Terms`.
+        5 = Renew { forgot: Vec<(PartitionNumber, u64)>, mapped: Vec<(PartitionNumber, InodeId)> },
     }
 }
 
@@ -446,6 +450,7 @@ impl InodeOp {
             | InodeOp::ReadLink { inode, .. }
             | InodeOp::Accessed { inode }
             | InodeOp::Parent { inode }
+            | InodeOp::Map { inode }
             | InodeOp::Fetch { inode, .. }
             | InodeOp::GetXattr { inode, .. }
             | InodeOp::SetXattr { inode, .. }
@@ -496,6 +501,7 @@ impl Op {
                     | InodeOp::ListXattr { .. }
                     | InodeOp::Accessed { .. }
                     | InodeOp::Parent { .. }
+                    | InodeOp::Map { .. }
                     | InodeOp::Fetch { .. }
             ),
             Op::Lock { op } => matches!(op, LockOp::Get { .. }),

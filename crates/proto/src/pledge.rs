@@ -20,6 +20,8 @@ wire_enum! {
         /// A grant: the session may write bytes within the file's size without a word to the inode's leader, and says
         /// when it last did so once the grant is recalled. It may reach beyond the size (`GivenFor::Size`).
         4 = Times { inode: InodeId },
+        /// A mapping right: no other session has pages of the file's mappings that may be written. One session has it.
+        5 = Mapping { inode: InodeId },
     }
 
     /// What a reply's pledges are about, besides the op.
@@ -38,6 +40,9 @@ wire_enum! {
         /// A grant on the file that was written, with which the session also moves the end of the file, up to `limit`
         /// (offset in bytes). No other session has one.
         6 = Size { limit: u64 },
+        /// The mapping right. `since`: the number of the pledge from which on the session has had it without a break.
+        /// 0: it has told this leader that it had it from an earlier one.
+        7 = Mapping { since: u64 },
     }
 
     /// What a server sends to a session without being asked.

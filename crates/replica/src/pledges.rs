@@ -1,5 +1,5 @@
 //! Pledges that the leader has given: before an answer changes that a session may repeat from its cache, the session is
-//! told, and has returned the pledge or lost it. `docs/coherence.md` is the document, with the rules P1 to P9.
+//! told, and has returned the pledge or lost it. `docs/coherence.md` is the document, with the rules P1 to P10.
 //!
 //! A pledge is about a name or the attributes of an inode. What a record changes says which pledges it concerns: its
 //! keys. A record is made only when no other session has one of them ([`Pledges::block`]), whatever the record is for.
@@ -9,6 +9,7 @@
 //! Reads share the replica, so the table has a lock of its own, which is never held over a wait.
 
 mod grants;
+mod mappings;
 
 use crate::context::Out;
 use crate::ops::step::{Ask, RecalledGrants};
@@ -16,6 +17,8 @@ use grants::Grants;
 pub(crate) use grants::{Ending, Written};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
+pub(crate) use mappings::changed_file;
+use mappings::{Mappings, is_mapping};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -64,12 +67,15 @@ struct Table {
     room_asked: BTreeMap<SessionId, Duration>,
     forgetting: Forgetting,
     grants: Grants,
+    mappings: Mappings,
     /// Changes were lost that sessions may remember.
     is_loss: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Recalled {
+    begun: Duration,
+    /// When it began, or the session last said that it writes back pages.
     since: Duration,
     sent: Duration,
 }
@@ -423,6 +429,11 @@ impl Table {
         if self.cooling.len() >= COOLING_MAX || !self.has_room(session, now) {
             return None;
         }
+        Some(self.insert(session, wanted))
+    }
+
+    /// Gives a pledge, with a new number, without further conditions.
+    fn insert(&mut self, session: SessionId, wanted: About) -> u64 {
         let about = match self.held.get_key_value(&wanted) {
             Some((known, _)) => known.clone(),
             // A name that came with a request shares the request's memory.
@@ -436,13 +447,14 @@ impl Table {
             None => {
                 holders.push((session, number));
                 self.grants.given(&about);
+                self.mappings.given(&about, number);
                 None
             }
         };
         let own = self.by_session.entry(session).or_default();
         before.map(|number| own.remove(&number));
         own.insert(number, about);
-        Some(number)
+        number
     }
 
     /// True if the session may have one more pledge. Otherwise its oldest ones are recalled.
@@ -467,9 +479,11 @@ impl Table {
             return false;
         }
         let about = about.clone();
-        self.cooling.insert(about.clone(), now + COOLING);
+        if !is_mapping(&about) {
+            self.cooling.insert(about.clone(), now + COOLING);
+        }
         if let std::collections::btree_map::Entry::Vacant(vacant) = self.recalled.entry(about.clone()) {
-            vacant.insert(Recalled { since: now, sent: now });
+            vacant.insert(Recalled { begun: now, since: now, sent: now });
             let pledge = |number| Pledge { about: about.1.clone(), number };
             recalls.add(others.into_iter().map(|(session, number)| (session, pledge(number))).collect());
         }
@@ -486,6 +500,7 @@ impl Table {
         let Some(index) = holders.iter().position(|(holder, _)| *holder == session) else { return };
         let (_, number) = holders.swap_remove(index);
         self.grants.dropped(about);
+        self.mappings.dropped(about);
         let is_last = holders.is_empty();
         if let Some(own) = self.by_session.get_mut(&session) {
             own.remove(&number);

@@ -211,6 +211,9 @@ impl Leader {
                 self.lock_op(cx, *token, ask, op);
                 true
             }
+            Event::Request { token, ask, op: Op::Inode { op: InodeOp::Map { inode } } } => {
+                self.map(cx, *token, ask, *inode)
+            }
             Event::Request { ask, op, .. } if self.shows_unsettled(ask, op) && self.fast.is_closing_for(ask, op) => {
                 false
             }
@@ -288,6 +291,9 @@ impl Leader {
             cx.out.branches.push("a retry is answered from its slot");
             self.answer(token, reply);
             return Ok(true);
+        }
+        if self.waits_for_mapping(cx, ask, op) {
+            return Ok(false);
         }
         if !self.numbers.has_room()
             && let Some(error) = self.reserve_numbers(cx)?

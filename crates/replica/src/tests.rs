@@ -24,6 +24,7 @@ mod log_progress;
 mod loose;
 mod lost_blocks;
 mod lost_records;
+mod mappings;
 mod member_copy;
 mod model;
 mod names;

@@ -10,6 +10,9 @@ mod contents;
 mod dropped;
 mod generations;
 pub(crate) mod grants;
+mod listening;
+pub(crate) mod mappings;
+mod rights;
 pub(crate) mod shards;
 pub(crate) mod touched;
 
@@ -20,7 +23,7 @@ use grants::{Grant, Untold};
 use hekate_graph::{Context, ReadsAfter, Translator};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
-use hekate_threads::{HashSet, Mutex, boot_time, elapsed, now};
+use hekate_threads::{Condvar, HashSet, Mutex, boot_time};
 use shards::{NOT_PLEDGED, ShardRead};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -29,11 +32,6 @@ use touched::{Touched, touched_by};
 
 /// How long a door may pass on what is pledged.
 pub const PASSED_ON_MAX: Duration = Duration::from_secs(1);
-/// Interval at which pledges are renewed.
-const RENEW_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause before a connection to a server is opened again.
-const LISTEN_PAUSE: Duration = Duration::from_millis(100);
-
 /// A name in a directory.
 pub type NameAt = (InodeId, Name);
 
@@ -60,6 +58,10 @@ pub trait Watcher: Send + Sync {
 
     /// As `forget_contents`, of all files.
     fn forget_all_contents(&self) -> bool;
+
+    /// Returns once the kernel has written back and dropped all pages of the file. Called by a thread of its own: pages are
+    /// written back by ops of the volume. `is_busy` is to be called every 500 ms meanwhile.
+    fn drop_mapped(&self, file: InodeId, is_busy: &dyn Fn());
 
     /// This session is about to change the bytes of these files. `None`: of any. Their attributes are to be forgotten next.
     fn expect_contents(&self, files: Option<&[InodeId]>);
@@ -102,6 +104,8 @@ pub struct Pledges {
     listening: Mutex<HashSet<ServerId>>,
     is_used: bool,
     contents: ContentUse,
+    /// Notified when mapping rights change, under the lock of the cache.
+    mapped: Condvar,
 }
 
 /// A moment in the life of the cache: what was dropped since is not taken from a reply.
@@ -111,8 +115,8 @@ pub(crate) struct AskedAt(u64);
 impl Pledges {
     /// `is_used`: false for a session that asks for no pledges.
     pub(crate) fn new(is_used: bool, contents: ContentUse) -> Arc<Self> {
-        let (cache, watcher, listening) = Default::default();
-        Arc::new(Self { cache, watcher, listening, is_used, contents })
+        let (cache, watcher, listening, mapped) = Default::default();
+        Arc::new(Self { cache, watcher, listening, is_used, contents, mapped })
     }
 
     /// Sets what is told before a pledge is returned. Only the first counts.
@@ -180,7 +184,7 @@ impl Pledges {
             && matches!(
                 op,
                 Op::Name { op: NameOp::Lookup { .. } | NameOp::List { attributes: true, .. } }
-                    | Op::Inode { op: InodeOp::GetAttr { .. } }
+                    | Op::Inode { op: InodeOp::GetAttr { .. } | InodeOp::Map { .. } }
             );
         may_ask.then(|| self.cache.lock().ask(op)).flatten().map(AskedAt)
     }
@@ -192,6 +196,10 @@ impl Pledges {
             (Some(AskedAt(asked)), Op::Data { op: DataOp::Wrote { inode, layout_version, end, .. } }) => {
                 let (file, mut cache) = ((*inode, *layout_version, *end), self.cache.lock());
                 pledges.iter().for_each(|given| cache.take_grant(asked, file, durable, given, boot_time()));
+            }
+            (Some(AskedAt(asked)), Op::Inode { op: InodeOp::Map { inode } }) => {
+                let mut cache = self.cache.lock();
+                pledges.iter().for_each(|given| cache.take_mapping(asked, *inode, given, boot_time()));
             }
             (Some(AskedAt(asked)), _) => self.cache.lock().take(asked, op, &found, &pledges, boot_time()),
             (None, _) => {}
@@ -349,17 +357,19 @@ impl Pledges {
         Some(Returned { partition, term, pledges, untold })
     }
 
-    /// Returns pledges to their leader. If this fails, they are recalled again.
-    fn give_back(&self, replicate: &Replicate, server: ServerId, returned: Returned) {
+    /// Returns pledges to their leader. If this fails, they are recalled again. Returns true if the server has taken them.
+    fn give_back(&self, replicate: &Replicate, server: ServerId, returned: Returned) -> bool {
         let Returned { partition, term, pledges, untold } = returned;
         let report = |one: &Untold| {
             let end = if is_planted(Bug::EndNotReported) { 0 } else { one.end };
             Report { inode: one.inode, age: age(one), end, layout_version: one.grant.layout_version }
         };
         let reports = untold.iter().map(report).collect();
-        if replicate.tell(server, VolumeOp::Return { partition, term, pledges, reports }).is_ok() {
+        let is_told = replicate.tell(server, VolumeOp::Return { partition, term, pledges, reports }).is_ok();
+        if is_told {
             self.cache.lock().grants.told(&untold);
         }
+        is_told
     }
 
     /// Returns grants of a server's leaders that were not used lately.
@@ -420,67 +430,6 @@ impl Pledging {
                 log::warn!("cannot start a thread that listens for recalls, the next heartbeat tries again: {error}");
                 self.pledges.listening.lock().remove(&server);
             }
-        }
-    }
-}
-
-impl Pledges {
-    /// Body of a listening thread: renews the pledges of a server's leaders, and returns what they recall, until the
-    /// volume is closed or the server has nothing of it any more.
-    fn listen(&self, replicate: &Replicate, server: ServerId) {
-        while !replicate.servers().is_closed() && replicate.map().holders().contains(&server) {
-            let mut notifications = match replicate.servers().listen(server) {
-                Ok(notifications) => notifications,
-                Err(Error::SessionEnded) => return,
-                Err(_) => {
-                    hekate_threads::sleep(LISTEN_PAUSE);
-                    continue;
-                }
-            };
-            let mut renewed_at = None;
-            while !replicate.servers().is_closed() {
-                let due = renewed_at.map_or(Duration::ZERO, |at| RENEW_INTERVAL.saturating_sub(elapsed(at)));
-                if due.is_zero() {
-                    renewed_at = Some(now());
-                    self.renew(replicate, server);
-                    continue;
-                }
-                match notifications.next(due) {
-                    Ok(None) => {}
-                    Ok(Some(Notification::Recall { pledges, .. })) if pledges.is_empty() => renewed_at = None,
-                    Ok(Some(Notification::Recall { partition, term, pledges })) => {
-                        // One that is lost is recalled again.
-                        if let Some(returned) = self.recalled(partition, term, pledges) {
-                            self.give_back(replicate, server, returned);
-                        }
-                    }
-                    Ok(Some(Notification::Answered { .. })) => {}
-                    Err(_) => break,
-                }
-            }
-        }
-    }
-
-    /// Renews the pledges of a server's leaders. Leaders of which nothing was known learn at once that the session has
-    /// forgotten those before them.
-    fn renew(&self, replicate: &Replicate, server: ServerId) {
-        // Nothing waits for these before a recall does. If it takes too long, it is tried again.
-        self.forget_contents(&[]);
-        self.return_idle_grants(replicate, server);
-        for _ in 0..2 {
-            let (sent, forgot) = (boot_time(), self.cache.lock().forgot());
-            let Ok(Reply::Terms { terms }) = replicate.tell(server, VolumeOp::Renew { forgot }) else { return };
-            if !self.cache.lock().renew(sent, boot_time(), &terms) {
-                return;
-            }
-            if let Some(watcher) = self.watcher.get() {
-                watcher.forget_all_attributes();
-                watcher.forget_all_names();
-                if !watcher.forget_all_contents() {
-                    return;
-                }
-            }
-            self.cache.lock().doors_forgot(&terms);
         }
     }
 }
@@ -548,6 +497,7 @@ impl Translator for Pledging {
         if let Op::Volume { .. } = op {
             // Heartbeats come each second. A new leader waits for sessions without pledges, too.
             self.listen_to_all();
+            self.pledges.drop_lost(&self.replicate);
             return self.next.handle(context, op);
         }
         if !self.pledges.is_used {

@@ -1,6 +1,7 @@
 //! Opening, reading, writing and syncing files.
 
-use super::locks::is_kept_handle;
+use super::locks::{HandleKind, is_kept_handle};
+use super::mappings::is_mappable;
 use super::{APPEND_LOCKS, Caller, Filesystem};
 use crate::abi::*;
 use crate::encode::{Outcome, bytes_of};
@@ -34,9 +35,16 @@ impl Filesystem {
 
     /// The handle is a number for the locks of the open file; everything else is kept by inode.
     pub(super) fn open_out(&self, inode: InodeId, flags: u32, keep_cache: bool) -> OpenOut {
+        self.prepare_mapping(inode, flags);
         let pages =
             Pages { strict: self.cache.is_zero(), keep: keep_cache, can_map: self.can_map.load(Ordering::Relaxed) };
-        let handle = self.locks.new_handle(is_durable(flags), is_quiet(flags), false);
+        let kind = HandleKind {
+            durable: is_durable(flags),
+            quiet: is_quiet(flags),
+            kept: false,
+            mappable: is_mappable(flags),
+        };
+        let handle = self.locks.new_handle(kind);
         self.losses.opened(inode, handle);
         OpenOut { handle, flags: pages.open_flags(flags), padding: 0 }
     }
@@ -56,6 +64,7 @@ impl Filesystem {
             self.pages.closed(caller.inode.number());
         }
         self.release_open(caller, release);
+        self.end_mapping(caller.inode, release.handle);
         self.unmark_open(caller.inode);
         if !self.volume.is_open(caller.inode) {
             self.losses.closed(caller.inode);
@@ -63,9 +72,20 @@ impl Filesystem {
         Ok(Bytes::new())
     }
 
-    pub(super) fn read(&self, caller: &Caller, handle: u64, offset: u64, size: u32, flags: u32) -> Outcome {
+    /// `is_page`: the kernel keeps the bytes in its page cache.
+    pub(super) fn read(
+        &self,
+        caller: &Caller,
+        handle: u64,
+        (offset, size): (u64, u32),
+        flags: u32,
+        is_page: bool,
+    ) -> Outcome {
         let (node, quietly) = (caller.inode.number(), is_quiet(flags));
         self.pages.note_taken(node, Reader { thread: caller.thread, handle, request: caller.request });
+        if is_page {
+            self.fault(caller)?;
+        }
         let (bytes, number) = self.volume.read_numbered(&caller.context, caller.inode, offset, size, quietly)?;
         if self.pages.note_read(node, number) {
             self.forget_passed(node);
@@ -81,7 +101,7 @@ impl Filesystem {
         let is_mapped = write_flags & WRITE_CACHE != 0;
         let flags = if is_mapped { 0 } else { flags };
         if is_mapped {
-            self.volume.wrote_mapped(caller.inode);
+            self.begin_write_back(caller)?;
         }
         let context = Context { durable: is_durable(flags), ..caller.context };
         let drop_set_id = write_flags & WRITE_KILL_SUIDGID != 0;

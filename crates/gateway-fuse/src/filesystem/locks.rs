@@ -39,6 +39,24 @@ pub(super) fn is_kept_handle(handle: u64) -> bool {
     handle & 4 != 0
 }
 
+/// True if the open file may be written through a mapping.
+pub(super) fn is_mappable_handle(handle: u64) -> bool {
+    handle & 8 != 0
+}
+
+/// What requests on an open file are told by its handle.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct HandleKind {
+    /// See [`is_durable_handle`].
+    pub durable: bool,
+    /// See [`is_quiet_handle`].
+    pub quiet: bool,
+    /// See [`is_kept_handle`].
+    pub kept: bool,
+    /// See [`is_mappable_handle`].
+    pub mappable: bool,
+}
+
 /// Locks of this mount, as far as the client library does not keep them.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
@@ -51,10 +69,11 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// The handle of a new open file. It contains three flags, since some requests do not carry the flags of the open.
-    pub fn new_handle(&self, durable: bool, quiet: bool, kept: bool) -> u64 {
-        let flags = u64::from(kept) << 2 | u64::from(quiet) << 1 | u64::from(durable);
-        (self.handles.fetch_add(1, Ordering::Relaxed) + 1) << 3 | flags
+    /// The handle of a new open file. It contains flags, since some requests do not carry those of the open.
+    pub fn new_handle(&self, kind: HandleKind) -> u64 {
+        let HandleKind { durable, quiet, kept, mappable } = kind;
+        let flags = u64::from(mappable) << 3 | u64::from(kept) << 2 | u64::from(quiet) << 1 | u64::from(durable);
+        (self.handles.fetch_add(1, Ordering::Relaxed) + 1) << 4 | flags
     }
 
     pub fn is_waiting(&self, unique: u64) -> bool {

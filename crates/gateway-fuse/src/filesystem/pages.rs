@@ -2,6 +2,7 @@
 
 use super::Filesystem;
 use super::data::{is_durable, is_quiet};
+use super::locks::HandleKind;
 use crate::abi::*;
 use crate::encode::{Outcome, attr_reply};
 use crate::kept_pages::Reader;
@@ -29,6 +30,8 @@ impl Filesystem {
             && self.volume.pledges().keeps_contents()
             && !self.volume.has_layers()
             && !self.pages.has_changed(attr.id.number())
+            // Pages that a mapping may be written through need the mapping right.
+            && !self.volume.pledges().has_writers(attr.id)
     }
 
     /// The reply to the open of such a file.
@@ -38,7 +41,7 @@ impl Filesystem {
             // From now on the kernel has to ask before each read.
             self.forget_passed(attr.id.number());
         }
-        let handle = self.locks.new_handle(false, is_quiet(flags), true);
+        let handle = self.locks.new_handle(HandleKind { quiet: is_quiet(flags), kept: true, ..HandleKind::default() });
         self.losses.opened(attr.id, handle);
         OpenOut { handle, flags: if keep { FOPEN_KEEP_CACHE } else { 0 }, padding: 0 }
     }

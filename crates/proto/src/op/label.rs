@@ -3,7 +3,7 @@
 use super::*;
 
 /// All labels of [`Op::label`], in byte order.
-pub const OP_LABELS: [&str; 58] = [
+pub const OP_LABELS: [&str; 59] = [
     "accessed",
     "allocate",
     "allocate-shard",
@@ -33,6 +33,7 @@ pub const OP_LABELS: [&str; 58] = [
     "listxattr",
     "lookup",
     "make-prefix",
+    "map",
     "next-shard",
     "parent",
     "put",
@@ -98,6 +99,7 @@ impl Op {
                 InodeOp::Accessed { .. } => "accessed",
                 InodeOp::Parent { .. } => "parent",
                 InodeOp::Fetch { .. } => "fetch-inode",
+                InodeOp::Map { .. } => "map",
             },
             Op::Lock { op } => match op {
                 LockOp::Get { .. } => "get-lock",

@@ -157,7 +157,12 @@ impl Leader {
 }
 
 /// Checks that this partition has the inode.
-fn check_inode(cx: &Context, ask: &Ask, inode: InodeId) -> Result<()> {
+/// Refuses an inode that does not exist, or is another partition's.
+///
+/// # Errors
+///
+/// `Stale` if it does not exist, `Invalid` for another partition's, or the brick's error.
+pub(crate) fn check_inode(cx: &Context, ask: &Ask, inode: InodeId) -> Result<()> {
     if ask.partition(inode.position()) != cx.at.own.partition {
         return Err(Error::invalid("an inode of another partition"));
     }

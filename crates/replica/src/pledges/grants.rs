@@ -63,6 +63,9 @@ impl Pledges {
             return Reply::Done;
         }
         let about = Pledged::Times { inode };
+        if table.is_mapped(by.session, (by.volume, inode)) {
+            return Reply::Done;
+        }
         let Some(number) = table.give((by.session, by.volume), about, false, now) else { return Reply::Done };
         let given = GivenPledges { partition: at, term: table.term, number, given_for };
         Reply::Pledged { found: Found::Done, pledges: vec![given] }
@@ -72,7 +75,8 @@ impl Pledges {
     pub fn may_grant(&self, session: SessionId, file: File, now: Duration) -> bool {
         let (table, about) = (self.table(), about(file));
         let is_cool = table.cooling.get(&about).is_none_or(|until| *until <= now);
-        table.gives(session, now) && is_cool && !table.recalled.contains_key(&about)
+        let is_free = is_cool && !table.recalled.contains_key(&about) && !table.is_mapped(session, file);
+        is_free && table.gives(session, now)
     }
 
     /// True if this session may write the file under a grant.

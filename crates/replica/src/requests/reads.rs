@@ -29,12 +29,13 @@ use hekate_proto::*;
 use std::collections::BTreeSet;
 
 impl Leader {
-    /// Answers a read at once, if all that it depends on is settled and no op holds it.
+    /// Answers a read at once, if all that it depends on is settled and no op holds it. Not one that asks for a mapping right,
+    /// which may recall it.
     pub fn read(&self, at: &Membership, around: &Around, ask: &Ask, op: &Op) -> Option<Result<Reply>> {
         if let Err(stray) = check_place(at, ask, op) {
             return Some(Err(stray));
         }
-        let is_lock = matches!(op, Op::Lock { .. });
+        let is_lock = matches!(op, Op::Lock { .. } | Op::Inode { op: InodeOp::Map { .. } });
         if !self.serves()
             || at.view.too_few
             || is_lock

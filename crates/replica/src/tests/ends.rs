@@ -157,7 +157,7 @@ fn a_new_leader_asks_the_shards_once_the_session_has_forgotten() {
     grown.wait(5);
     assert_eq!(grown.size_at(looks), None, "the session may go on by its old grant");
     let term = grown.ring.partitions[&grown.leader].pledge_term(ANN, Duration::ZERO).unwrap();
-    grown.ring.tell(grown.leader, Event::Forgot { session: ANN, term });
+    grown.ring.tell(grown.leader, Event::Forgot { session: ANN, volume: VOLUME, term, mapped: Vec::new() });
     grown.wait(5);
     assert_eq!(grown.size_at(looks), Some(1500));
     grown.ring.rest();

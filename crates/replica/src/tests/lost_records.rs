@@ -233,7 +233,7 @@ fn reads_after_a_loss_wait_until_sessions_have_forgotten() {
         assert_eq!(ring.answers.remove(&token), None, "a client may show what was lost");
         if forgets {
             let term = ring.partitions[&root].pledge_term(session, Duration::ZERO).unwrap();
-            ring.handle(root, Event::Forgot { session, term });
+            ring.handle(root, Event::Forgot { session, volume: VOLUME, term, mapped: Vec::new() });
         } else {
             ring.clock += 6_000_000_000;
         }

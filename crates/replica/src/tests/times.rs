@@ -117,7 +117,7 @@ fn each_leader_hides_times_that_a_session_may_not_know() {
         assert_eq!(written.ring.answers.remove(&token), None, "{leads:?}");
     }
     let term = written.ring.partitions[&first].pledge_term(session, Duration::ZERO).unwrap();
-    written.ring.tell(first, Event::Forgot { session, term });
+    written.ring.tell(first, Event::Forgot { session, volume: VOLUME, term, mapped: Vec::new() });
     (0..10).for_each(|_| written.ring.tick());
     let shown = written.ring.answers.remove(&Token(2));
     assert!(matches!(shown, Some(Ok(Reply::Node { .. }))), "{shown:?}");

@@ -1,7 +1,7 @@
 //! Files of which two mounts write back pages that programs changed through shared mappings (mmap(2) with MAP_SHARED).
 //!
-//! Each mount has its own pages and writes back whole pages, so a store through one mount can overwrite a store through
-//! another without an error (docs/limits.md). The server that leads the file's inode logs it, once for each file. What
+//! A mount without pledges has its own pages and writes back whole pages, so a store through one can overwrite a store
+//! through another without an error (docs/limits.md). Mounts with mapping rights report no files. The server that leads the file's inode logs it, once for each file. What
 //! it knows is in memory.
 
 use crate::hosting::node::Node;
@@ -95,9 +95,9 @@ pub fn note(node: &Node, session: &Session, mapped: &[InodeId]) {
         };
         log::warn!(
             "volume {}: inode {} (find MOUNT -inum {}) is mapped and stored to by two mounts, {} and {}; \
-             mappings of two mounts are not coherent, and stores of one may overwrite those of the other without an \
-             error. Use the file from one mount, or without mmap (SQLite: PRAGMA journal_mode=DELETE); see \
-             docs/limits.md",
+             mappings of mounts with --cache or nopledges are not coherent, and stores of one may overwrite those of the \
+             other without an error. Mount without these, or use the file without mmap (SQLite: PRAGMA \
+             journal_mode=DELETE); see docs/limits.md",
             volume.name,
             inode.number(),
             inode.number(),

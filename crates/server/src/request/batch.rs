@@ -258,7 +258,9 @@ impl Node {
                 let inodes = self.orphans.of_volume(session.volume, |orphans| session.heartbeat(unused, orphans));
                 Ok(Reply::Orphans { inodes, unrestored, graph })
             }
-            VolumeOp::Renew { forgot } => Ok(Reply::Terms { terms: self.renew_pledges(session, forgot)? }),
+            VolumeOp::Renew { forgot, mapped } => {
+                Ok(Reply::Terms { terms: self.renew_pledges(session, forgot, mapped)? })
+            }
             VolumeOp::Return { partition, term, pledges, reports } => {
                 self.take_back_pledges(session, *partition, *term, (pledges.clone(), reports.clone()))?;
                 Ok(Reply::Done)

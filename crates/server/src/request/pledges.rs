@@ -26,6 +26,7 @@ impl Node {
         &self,
         session: &Session,
         forgot: &[(PartitionNumber, u64)],
+        mapped: &[(PartitionNumber, InodeId)],
     ) -> Result<Vec<(PartitionNumber, u64)>> {
         let Ok(until) = self.views.lease().check() else { return Ok(Vec::new()) };
         let ring = self.ring(self.volume(session.volume)?.ring)?;
@@ -38,7 +39,10 @@ impl Node {
             };
             if let Some((_, term)) = forgot.iter().find(|(partition, _)| awaits && *partition == to.partition) {
                 let mut turn = Turn::new(self, &ring);
-                turn.deliver(to, Event::Forgot { session: session.id, term: *term });
+                let of_it = mapped.iter().filter(|(partition, _)| *partition == to.partition);
+                let mapped = of_it.map(|(_, inode)| *inode).collect();
+                let (session, volume) = (session.id, session.volume);
+                turn.deliver(to, Event::Forgot { session, volume, term: *term, mapped });
                 turn.run();
             }
             terms.extend(term.map(|term| (to.partition, term)));

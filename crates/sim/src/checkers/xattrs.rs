@@ -125,6 +125,7 @@ fn actions(
             | InodeOp::ListXattr { inode }
             | InodeOp::Accessed { inode }
             | InodeOp::Parent { inode }
+            | InodeOp::Map { inode }
             | InodeOp::Fetch { inode, .. }
             | InodeOp::RemoveXattr { inode, .. },
             _,

@@ -11,6 +11,7 @@ use super::contents::{Contents, has_same_content};
 use super::dropped::{Changing, Dropped};
 use super::generations::Generations;
 use super::grants::{Grants, Untold};
+use super::mappings::Mappings;
 use super::shards::{NOT_PLEDGED, ShardRead, Shards};
 use super::touched::{Touched, is_access_near};
 use hekate_proto::planted::{Bug, is_planted};
@@ -44,6 +45,7 @@ pub(crate) struct Cache {
     contents: Contents,
     shards: Shards,
     pub grants: Grants,
+    pub mappings: Mappings,
     /// What was dropped last, with the moment.
     dropped: VecDeque<(u64, Dropped)>,
     /// Replies to requests from before this moment are not taken.
@@ -133,6 +135,12 @@ impl Cache {
     fn is_valid(&self, partition: PartitionNumber, now: Duration) -> bool {
         let is_over = |lease: &Lease| now >= lease.until && !is_planted(Bug::PledgeOutlivesLease);
         self.leases.get(&partition).is_some_and(|lease| !is_over(lease))
+    }
+
+    /// True if a pledge of this leader's term may be used.
+    pub fn is_leased(&self, partition: PartitionNumber, term: u64, now: Duration) -> bool {
+        let is_of_term = |lease: &Lease| lease.term == term || is_planted(Bug::PledgeOutlivesLeader);
+        self.leases.get(&partition).is_some_and(is_of_term) && self.is_valid(partition, now)
     }
 
     /// The remembered attributes, also if the lease is over.
@@ -252,6 +260,7 @@ impl Cache {
     pub fn ask(&self, op: &Op) -> Option<u64> {
         let about = match op {
             Op::Name { op: NameOp::Lookup { dir, name } } => Pledged::Name { dir: *dir, name: name.clone() },
+            Op::Inode { op: InodeOp::Map { .. } } => return Some(self.moment),
             Op::Inode { op } => Pledged::Attributes { inode: op.inode() },
             _ => return Some(self.moment),
         };
@@ -317,7 +326,7 @@ impl Cache {
     }
 
     /// True if the pledge is of the term that is renewed, and was asked for since then.
-    fn is_current(&self, asked: u64, given: &GivenPledges, now: Duration) -> bool {
+    pub(super) fn is_current(&self, asked: u64, given: &GivenPledges, now: Duration) -> bool {
         let lease = self.leases.get(&given.partition);
         asked >= self.too_old
             && lease.is_some_and(|lease| lease.term == given.term && asked >= lease.since && now < lease.until)
@@ -407,6 +416,7 @@ impl Cache {
                     contents.extend(self.shards.recalled((*data, *index), partition, *number));
                 }
                 Pledged::Times { inode } => written.extend(self.grants.recalled(*inode, partition, *number)),
+                Pledged::Mapping { .. } => {}
             }
             self.note_dropped(Dropped::About(about.clone()));
         }
@@ -518,7 +528,7 @@ impl Cache {
                 Dropped::About(Pledged::Attributes { inode }) => self.attributes.remove(inode),
                 Dropped::AnyFile => self.attributes.retain(|_, known| known.value.kind == NodeKind::Directory),
                 Dropped::AnyInode => self.attributes.clear(),
-                Dropped::About(Pledged::Shard { .. } | Pledged::Times { .. }) => {}
+                Dropped::About(Pledged::Shard { .. } | Pledged::Times { .. } | Pledged::Mapping { .. }) => {}
                 Dropped::Shards(inode) => self.shards.forget(*inode),
                 Dropped::AnyShards => self.shards.clear(),
                 Dropped::Everything => {

@@ -60,6 +60,7 @@ pub(crate) fn touched_by(op: &Op, known: impl Fn(InodeId) -> Option<Attr>) -> Op
             | InodeOp::GetXattr { .. }
             | InodeOp::ListXattr { .. }
             | InodeOp::Parent { .. }
+            | InodeOp::Map { .. }
             | InodeOp::Fetch { .. } => None,
         },
         Op::Data { op } => match op {

@@ -302,6 +302,7 @@ struct Door {
     names: Mutex<Vec<NameAt>>,
     contents: Mutex<Vec<InodeId>>,
     expected: Mutex<Vec<InodeId>>,
+    mapped: Mutex<Vec<InodeId>>,
     /// The door cannot forget contents at once.
     is_busy: AtomicBool,
 }
@@ -328,6 +329,14 @@ impl Watcher for Door {
 
     fn forget_all_contents(&self) -> bool {
         true
+    }
+
+    fn drop_mapped(&self, file: InodeId, is_busy: &dyn Fn()) {
+        while self.is_busy.load(Ordering::Relaxed) {
+            is_busy();
+            hekate_threads::sleep(Duration::from_millis(10));
+        }
+        self.mapped.lock().push(file);
     }
 
     fn expect_contents(&self, files: Option<&[InodeId]>) {
@@ -379,6 +388,55 @@ fn a_recall_is_returned_once_the_door_has_forgotten() {
     );
     top.handle(&Context::default(), lookup("a")).unwrap();
     assert_eq!(servers.count("lookup"), 1, "it is asked for anew");
+    servers.close();
+}
+
+#[test]
+fn a_mapping_right_is_returned_once_the_door_has_dropped_the_pages() {
+    let number = AtomicU64::new(6);
+    let servers = ScriptedServers::new(map(), move |_, _, request| match &request.op {
+        Op::Volume { op: VolumeOp::Renew { .. } } => Ok(Reply::Terms { terms: vec![(PARTITION, TERM)] }),
+        Op::Volume { op: VolumeOp::Heartbeat { .. } } => {
+            Ok(Reply::Orphans { inodes: Vec::new(), unrestored: Vec::new(), graph: 0 })
+        }
+        Op::Inode { op: InodeOp::Map { .. } } => {
+            assert!(request.pledge);
+            let number = number.fetch_add(1, Ordering::Relaxed) + 1;
+            pledged(Found::Done, &[given(number, GivenFor::Mapping { since: 7 })])
+        }
+        _ => Ok(Reply::Done),
+    });
+    let replicate = Replicate::with_pledges(servers.clone(), SESSION, map(), ContentUse::Door);
+    let top = Pledging::new(Arc::new(Distribute::new(replicate)));
+    let door = Arc::new(Door::default());
+    top.pledges().watch(door.clone());
+    let beat = VolumeOp::Heartbeat { unused: Vec::new(), mapped: Vec::new(), graph: 0 };
+    top.handle(&Context::default(), Op::Volume { op: beat }).unwrap();
+    let context = Context::default();
+    top.fault(&context, FILE).unwrap();
+    assert_eq!(top.may_write_back(&context, FILE), Ok(false), "nobody has it open to write");
+    assert!(top.pledges().opened_to_write(FILE));
+    top.pledges().pages_are_dropped(FILE);
+    assert!(top.pledges().are_pages_by_right(FILE));
+    (0..3).for_each(|_| top.fault(&context, FILE).unwrap());
+    assert_eq!(top.may_write_back(&context, FILE), Ok(true));
+    let asked = servers.count("map");
+    door.is_busy.store(true, Ordering::Relaxed);
+    let pledges = vec![Pledge { about: Pledged::Mapping { inode: FILE }, number: 1000 }];
+    servers
+        .notify_of(ServerId(1), &Notification::Recall { partition: PARTITION, term: TERM, pledges: pledges.clone() });
+    servers.wait_until(|sent| sent.iter().filter(|sent| sent.label() == "map").count() > asked + 2);
+    assert_eq!(servers.count("return-pledges"), 0, "the leader is told that it is being done");
+    assert_eq!(top.may_write_back(&context, FILE), Ok(true), "it is the session's until then");
+    door.is_busy.store(false, Ordering::Relaxed);
+    servers.wait_until(|sent| sent.iter().any(|sent| sent.label() == "return-pledges"));
+    assert_eq!(*door.mapped.lock(), [FILE]);
+    let returned = servers.take_sent().into_iter().find(|sent| sent.label() == "return-pledges").unwrap();
+    assert_eq!(
+        returned.request.op,
+        Op::Volume { op: VolumeOp::Return { partition: PARTITION, term: TERM, pledges, reports: Vec::new() } }
+    );
+    top.closed_to_write(FILE);
     servers.close();
 }
 

@@ -292,6 +292,7 @@ fn inode_of(op: &Op) -> Option<InodeId> {
             | InodeOp::ListXattr { inode }
             | InodeOp::Accessed { inode }
             | InodeOp::Parent { inode }
+            | InodeOp::Map { inode }
             | InodeOp::Fetch { inode, .. }
             | InodeOp::RemoveXattr { inode, .. } => Some(*inode),
         },

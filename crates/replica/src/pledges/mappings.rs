@@ -1,0 +1,166 @@
+//! Mapping rights: of the sessions that map a file for writing, one at a time has pages of it. Rules W1 to W10 of
+//! `docs/coherence.md`.
+//!
+//! A right is a pledge about [`Pledged::Mapping`] and has the life of one: it is recalled, returned, expires and ends with
+//! its session. It differs in three points: one session has it, a session that asks for it waits, and it is given again
+//! at once after a recall.
+//!
+//! Invariant: `since` has an entry for each right that is given, and no other.
+
+use super::{About, EXPIRES_AFTER, Forgetting, PATIENCE, Pledges, Recalls, Table};
+use crate::ops::step::Ask;
+use hekate_proto::*;
+use std::collections::HashMap;
+use std::time::Duration;
+
+type File = (VolumeId, InodeId);
+
+/// How long a session may go on writing back pages, for a right that is recalled, if it says all the time that it does.
+const WRITING_BACK_MAX: Duration = Duration::from_secs(60);
+
+/// Rights of a table.
+#[derive(Debug, Default)]
+pub(super) struct Mappings {
+    /// The number from which on its session has had the right without a break. 0: it had it from an earlier leader.
+    since: HashMap<File, u64>,
+}
+
+impl Mappings {
+    pub fn given(&mut self, about: &About, number: u64) {
+        if let Some(file) = mapped_file(about) {
+            self.since.insert(file, number);
+        }
+    }
+
+    pub fn dropped(&mut self, about: &About) {
+        if let Some(file) = mapped_file(about) {
+            self.since.remove(&file);
+        }
+    }
+}
+
+impl Pledges {
+    /// The answer to a session that asks for the mapping right of a file. `None`: it has to wait, for the session that has
+    /// the right, or for those that write under grants.
+    pub fn map(
+        &self,
+        at: PartitionNumber,
+        by: &Ask,
+        inode: InodeId,
+        now: Duration,
+        recalls: &mut Recalls,
+    ) -> Option<Reply> {
+        let mut table = self.table();
+        let about = about((by.volume, inode));
+        let holder = table.mapped_by(&about);
+        let gives = table.gives(by.session, now);
+        let number = match holder {
+            // Its return may be on the way, so it gets no other number: it knows what it has returned.
+            Some((session, number)) if session == by.session && (!gives || table.is_recalled(&about)) => {
+                table.note_writing_back(&about, now);
+                number
+            }
+            Some((session, _)) if session != by.session => {
+                table.recall(by.session, &about, now, recalls);
+                return None;
+            }
+            _ if !gives || table.recall(by.session, &(by.volume, Pledged::Times { inode }), now, recalls) => {
+                if let Forgetting::Awaited { delays, .. } = &mut table.forgetting {
+                    *delays = true;
+                }
+                return None;
+            }
+            _ => table.give((by.session, by.volume), Pledged::Mapping { inode }, true, now)?,
+        };
+        let since = table.mappings.since.get(&(by.volume, inode)).copied().unwrap_or(number);
+        let given = GivenPledges { partition: at, term: table.term, number, given_for: GivenFor::Mapping { since } };
+        Some(Reply::Pledged { found: Found::Done, pledges: vec![given] })
+    }
+
+    /// True if a session other than `by` has the right of this file.
+    pub fn is_mapped_by_another(&self, by: SessionId, file: File) -> bool {
+        self.table().is_mapped(by, file)
+    }
+
+    /// Recalls the right of a file from all sessions but one.
+    pub fn recall_mapping(&self, by: SessionId, file: File, now: Duration, recalls: &mut Recalls) {
+        self.table().recall(by, &about(file), now, recalls);
+    }
+
+    /// The session keeps these rights, which an earlier leader has given it. Counts only until it has said what it has
+    /// forgotten, and nobody was given anything.
+    pub fn keep_mapped(&self, session: SessionId, volume: VolumeId, term: u64, mapped: &[InodeId]) {
+        let mut table = self.table();
+        let awaits = matches!(&table.forgetting, Forgetting::Awaited { sessions, .. } if sessions.contains(&session));
+        if !awaits || table.term != term {
+            return;
+        }
+        for inode in mapped.iter().take(super::PER_SESSION_MAX) {
+            // Two sessions cannot have had it. One of them does not know yet that it has lost it.
+            if table.mapped_by(&about((volume, *inode))).is_none() {
+                let number = table.insert(session, (volume, Pledged::Mapping { inode: *inode }));
+                debug_assert!(number > 0, "numbers begin with 1");
+                table.mappings.since.insert((volume, *inode), 0);
+            }
+        }
+    }
+}
+
+impl Table {
+    /// True if a session other than `by` has the right of this file.
+    pub(super) fn is_mapped(&self, by: SessionId, file: File) -> bool {
+        !self.mappings.since.is_empty() && self.mapped_by(&about(file)).is_some_and(|(session, _)| session != by)
+    }
+
+    fn mapped_by(&self, about: &About) -> Option<(SessionId, u64)> {
+        self.held.get(about).and_then(|holders| holders.first()).copied()
+    }
+
+    fn is_recalled(&self, about: &About) -> bool {
+        self.recalled.contains_key(about)
+    }
+
+    /// The session that has the right asks for it while it is recalled: it is writing back pages, and is not late.
+    fn note_writing_back(&mut self, about: &About, now: Duration) {
+        if let Some(recalled) = self.recalled.get_mut(about)
+            && now < recalled.begun + WRITING_BACK_MAX
+            && now < recalled.since + PATIENCE + EXPIRES_AFTER
+        {
+            recalled.since = now;
+        }
+    }
+}
+
+pub(super) fn is_mapping(about: &About) -> bool {
+    mapped_file(about).is_some()
+}
+
+fn mapped_file(about: &About) -> Option<File> {
+    match about {
+        (volume, Pledged::Mapping { inode }) => Some((*volume, *inode)),
+        _ => None,
+    }
+}
+
+fn about((volume, inode): File) -> About {
+    (volume, Pledged::Mapping { inode })
+}
+
+/// The file whose bytes an op changes, or that it is told about: pages of it that another session has mapped are old then.
+pub(crate) fn changed_file(volume: VolumeId, op: &Op) -> Option<File> {
+    let inode = match op {
+        Op::Inode { op: InodeOp::SetAttr { inode, changes } } if changes.size.is_some() => inode,
+        Op::Data {
+            op:
+                DataOp::Write { inode, .. }
+                | DataOp::Append { inode, .. }
+                | DataOp::Allocate { inode, .. }
+                | DataOp::Wrote { inode, .. },
+        } => inode,
+        _ => return None,
+    };
+    Some((volume, *inode))
+}
+
+#[cfg(test)]
+mod tests;
