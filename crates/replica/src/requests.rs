@@ -217,6 +217,11 @@ impl Leader {
             Event::Request { ask, op, .. } if self.shows_unsettled(ask, op) && self.fast.is_closing_for(ask, op) => {
                 false
             }
+            Event::Request { ask, op: Op::Data { op: DataOp::NextShard { data, .. } }, .. }
+                if self.closes_unsettled_of(ask.volume, *data) =>
+            {
+                false
+            }
             Event::Request { token, ask, op } if op.is_read() && self.shows_unsettled(ask, op) => {
                 self.confirm_read(cx, (*token, ask, op))? || self.try_read(cx, (*token, ask, op))?
             }
@@ -306,7 +311,11 @@ impl Leader {
         let keys = keys_of(cx.at, ask, op);
         let links_cut = linked_inode(op).is_some_and(|inode| self.is_cutting(inode));
         let is_held = keys.iter().any(|key| self.transactions.is_held(key)) || self.is_prepared(cx.at, ask, op);
-        if links_cut || is_held || self.is_listed_soon(op) || self.copies_unsettled(ask, op) || !self.numbers.has_room()
+        if links_cut
+            || is_held
+            || self.is_listed_soon(op)
+            || self.builds_on_unsettled(ask, op)
+            || !self.numbers.has_room()
         {
             cx.out.branches.push("an op waits for what another holds");
             return Ok(false);

@@ -132,8 +132,9 @@ impl State {
             }
             Change::Restamp { shard, record } => {
                 let overlay = self.shard(ring, *shard);
-                // Members' copies of a shard that is being closed may have different lengths.
-                let own = overlay.record.filter(|_| !is_planted(Bug::RestampCutsShard));
+                // Members' copies of a shard that is being closed may have different lengths. A record that could not be
+                // read counts 0, and no length is known of it.
+                let own = overlay.record.filter(|own| own.stamp.count > 0 && !is_planted(Bug::RestampCutsShard));
                 let length = own.map_or(record.length, |own| own.length);
                 overlay.record = Some(ShardRecord { length, ..*record });
             }

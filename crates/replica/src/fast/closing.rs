@@ -259,8 +259,12 @@ impl Leader {
             }
         }
         if commit.changes.is_empty() {
-            // No block can be read. The length is reconciled all the same.
-            commit.changes.push(Change::CutShard { shard, record: record.without_room() });
+            // No block can be read. The length is reconciled all the same, unless that would release reserved room; no
+            // session makes a shard longer there.
+            commit.changes.push(match before.reserved_blocks > before.home_blocks {
+                true => Change::Restamp { shard, record },
+                false => Change::CutShard { shard, record: record.without_room() },
+            });
         }
         Ok(left)
     }

@@ -174,10 +174,10 @@ impl FastLane {
     }
 }
 
-/// The shard that a read of bytes reads.
+/// The shard whose bytes, or whose holes, an op reads.
 fn read_shard(ask: &Ask, op: &Op) -> Option<ShardId> {
     match op {
-        Op::Data { op: DataOp::ReadShard { data, index, .. } } => {
+        Op::Data { op: DataOp::ReadShard { data, index, .. } | DataOp::SeekShard { data, index, .. } } => {
             Some(ShardId { volume: ask.volume, data: *data, index: *index })
         }
         _ => None,
@@ -320,10 +320,24 @@ impl Leader {
         at.view.whole && at.learners().next().is_none() && at.others().next().is_some()
     }
 
-    /// True if the op copies a run that some member may lack. The run's shard is then closed first.
-    pub fn copies_unsettled(&mut self, ask: &Ask, op: &Op) -> bool {
-        let Op::Data { op: DataOp::CopyShard { from: ShardRange { data, index, .. }, .. } } = op else { return false };
+    /// True if the op copies a run, or reserves room beside bytes, that some member may lack. The shard is then closed
+    /// first.
+    pub fn builds_on_unsettled(&mut self, ask: &Ask, op: &Op) -> bool {
+        let Op::Data { op } = op else { return false };
+        let (DataOp::CopyShard { from: ShardRange { data, index, .. }, .. }
+        | DataOp::AllocateShard { data, index, .. }) = op
+        else {
+            return false;
+        };
         self.closes_unsettled(ShardId { volume: ask.volume, data: *data, index: *index })
+    }
+
+    /// True if a shard of the data id has a fast write that some member may lack. Such shards are closed then.
+    pub fn closes_unsettled_of(&mut self, volume: VolumeId, data: DataId) -> bool {
+        let is_of_it = |shard: &ShardId| (shard.volume, shard.data) == (volume, data) && self.fast.is_unsettled(*shard);
+        let shards: Vec<ShardId> = self.fast.open.keys().copied().filter(is_of_it).collect();
+        self.fast.due.extend(&shards);
+        !shards.is_empty()
     }
 
     /// True if the shard has a fast write that some member may lack. The shard is closed then.

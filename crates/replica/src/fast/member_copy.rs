@@ -47,7 +47,8 @@ impl Reconciliation {
     fn receive(&mut self, own: BrickId, from: BrickId, block: u32, (bytes, length): (Option<Bytes>, u32)) {
         let Source::Asked(member, blocks) = &mut self.source else { return };
         let Some(place) = blocks.get_mut(&block).filter(|_| *member == from) else { return };
-        // The member lacks the write that made the shard longer.
+        // The member lacks the write that made the shard longer. A hole in front of its end may be a block that it has
+        // lost, so it does not count as zeros.
         let is_behind = u64::from(block) * BLOCK_BYTES as u64 >= u64::from(length);
         match if is_behind { Some(vec![0; BLOCK_BYTES].into()) } else { bytes } {
             Some(bytes) if bytes.len() == BLOCK_BYTES => *place = Some(bytes),

@@ -117,3 +117,20 @@ fn a_full_replica_refuses_to_grow_on_the_fast_lane() {
     assert!(matches!(grow(0), Err(Error::Conflict { .. })));
     assert!(lane.fast(lane.follower, 1 << 20, 0, bytes(2, BLOCK_BYTES)).is_ok(), "an overwrite has its room");
 }
+
+/// Otherwise it would lie behind the new end, and show when the file grows again.
+#[test]
+fn a_truncate_refuses_what_is_on_its_way_to_a_shard_that_is_shorter() {
+    let mut lane = Lane::new();
+    let ask = Lane::ask(SECOND, 256);
+    let mut commit = Commit::default();
+    let brick = &lane.ring.bricks[lane.leader.brick.0 as usize];
+    crate::transactions::legs::cut_shard(brick, &ask, &mut commit, super::fast::shard(), 6 * BLOCK).unwrap();
+    assert!(matches!(commit.changes[..], [Change::Restamp { .. }]), "{:?}", commit.changes);
+    lane.ring.tell(lane.leader, Event::Change { token: Token(7), commit: Box::new(commit) });
+    for at in [lane.leader, lane.follower] {
+        let late = lane.fast(at, 512, 8 * BLOCK, bytes(2, BLOCK_BYTES));
+        assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}");
+    }
+    close_and_check(&mut lane, END);
+}

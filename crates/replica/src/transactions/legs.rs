@@ -358,13 +358,17 @@ fn replace_name(
     Ok(())
 }
 
-/// Cuts the shard at `length` bytes, if it is longer, and releases the room behind that.
+/// Cuts the shard at `length` bytes, if it is longer, and releases the room behind that. Otherwise gives it another stamp
+/// if a fast write may make it longer than that: one that is on its way is refused then.
 pub fn cut_shard(brick: &Brick, ask: &Ask, commit: &mut Commit, shard: ShardId, length: u32) -> Stepped<()> {
     let Some(record) = brick.shard(ask.ring, shard)? else { return Ok(()) };
     if record.length > length {
         crate::ops::data::cut(brick, ask, commit, shard, record, length)?;
     } else if record.reserved_blocks > record.home_blocks.max(length.div_ceil(BLOCK_BYTES as u32)) {
         commit.changes.push(crate::ops::data::give_back(ask, shard, record, length));
+    } else if u64::from(record.home_blocks) * BLOCK_BYTES as u64 > u64::from(length) {
+        let stamp = Stamp { count: record.stamp.count + 1, session: ask.session, op: ask.op_id };
+        commit.changes.push(Change::Restamp { shard, record: ShardRecord { stamp, ..record } });
     }
     Ok(())
 }

@@ -245,7 +245,7 @@ impl Distribute {
     }
 
     /// Takes the reply of the inode's leader to the word of a write. False if the layout changed meanwhile.
-    fn learn_told(&self, told: Result<Reply>) -> Result<bool> {
+    pub(super) fn learn_told(&self, told: Result<Reply>) -> Result<bool> {
         match told {
             Ok(reply) => {
                 self.learn_layout(&reply);

@@ -99,6 +99,15 @@ impl Distribute {
         let ops = runs.into_iter().map(op).collect();
         let end = if keep_size { 0 } else { range.end };
         let reach = if fill == Fill::Nothing { 0 } else { range.end };
+        if keep_size && reach > 0 {
+            // Zeros may make shards longer. So no session may move the end from now on, and no shard is asked for it.
+            let layout_version = layout.version;
+            let op = DataOp::Wrote { inode, layout_version, end: 0, reach, drop_set_id: false, fast: false, age: 0 };
+            let home = Recipient::Leader(self.home(inode));
+            if !self.learn_told(self.replicate.send(context, home, Op::Data { op }))? {
+                return Ok(false);
+            }
+        }
         self.change_shards(context, inode, layout, ShardChanges { ops, end, reach, drop_set_id, within: false })
     }
 

@@ -70,7 +70,9 @@ fn an_allocation_may_keep_the_size_and_zero_the_bytes() {
     client.write(FILE, 0, b"abcde").unwrap();
     client.servers.take_sent();
     allocate(&client, 1, 10, Allocate::Reserve { keep_size: true }).unwrap();
-    assert_eq!(wrote(&client.servers.take_sent()), [(0, 11)]);
+    let sent = client.servers.take_sent();
+    assert_eq!(wrote(&sent), [(0, 11), (0, 11)], "before the shards too: no session moves the end from then on");
+    assert!(matches!(sent[0].request.op, Op::Data { op: DataOp::Wrote { .. } }));
     assert_eq!(client.content(FILE), b"abcde");
     allocate(&client, 1, 10, Allocate::Zero { keep_size: true }).unwrap();
     assert_eq!(client.content(FILE), b"a\0\0\0\0");
