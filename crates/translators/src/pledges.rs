@@ -104,8 +104,8 @@ pub struct Pledges {
     listening: Mutex<HashSet<ServerId>>,
     is_used: bool,
     contents: ContentUse,
-    /// Notified when mapping rights change, under the lock of the cache.
-    mapped: Condvar,
+    /// Notified when a mapping right comes or goes, and when a leader has been told of writes.
+    changed: Condvar,
 }
 
 /// A moment in the life of the cache: what was dropped since is not taken from a reply.
@@ -115,8 +115,8 @@ pub(crate) struct AskedAt(u64);
 impl Pledges {
     /// `is_used`: false for a session that asks for no pledges.
     pub(crate) fn new(is_used: bool, contents: ContentUse) -> Arc<Self> {
-        let (cache, watcher, listening, mapped) = Default::default();
-        Arc::new(Self { cache, watcher, listening, is_used, contents, mapped })
+        let (cache, watcher, listening, changed) = Default::default();
+        Arc::new(Self { cache, watcher, listening, is_used, contents, changed })
     }
 
     /// Sets what is told before a pledge is returned. Only the first counts.
@@ -248,7 +248,34 @@ impl Pledges {
         context: &Context,
         inode: Option<InodeId>,
     ) -> Result<()> {
-        let untold = self.cache.lock().grants.untold_of(inode);
+        let mut untold = self.cache.lock().grants.untold_of(inode);
+        untold.dedup_by_key(|one| one.inode);
+        for inode in untold.into_iter().map(|one| one.inode) {
+            self.begin_telling(context, inode)?;
+            let told = self.tell_of(replicate, context, inode);
+            self.cache.lock().grants.end_telling(inode);
+            self.changed.notify_all();
+            told?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no other thread is telling the leader of writes to this file.
+    fn begin_telling(&self, context: &Context, inode: InodeId) -> Result<()> {
+        let mut cache = self.cache.lock();
+        while !cache.grants.begin_telling(inode) {
+            self.changed.wait_for(&mut cache, mappings::LOOK_AGAIN);
+            if context.interrupted() {
+                return Err(Error::Unavailable {
+                    what: "the caller gave up while a leader was told of a write".into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_of(&self, replicate: &Replicate, context: &Context, inode: InodeId) -> Result<()> {
+        let untold = self.cache.lock().grants.untold_of(Some(inode));
         for one in untold {
             let (inode, layout_version, end) = (one.inode, one.grant.layout_version, one.end);
             let (reach, drop_set_id, fast, age) = (end, false, true, age(&one));

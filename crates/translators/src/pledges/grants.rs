@@ -5,7 +5,7 @@
 
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
-use hekate_threads::HashMap;
+use hekate_threads::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Grants that a session uses at a time.
@@ -66,9 +66,21 @@ pub(crate) struct Grants {
     untold: HashMap<InodeId, Untold>,
     /// Writes in succession that have moved the ends of files, without a grant.
     growing: HashMap<InodeId, u32>,
+    /// Files of which a thread is telling the leader. Told twice, the leader would move the times twice, the second time
+    /// perhaps after the session was pledged them.
+    telling: HashSet<InodeId>,
 }
 
 impl Grants {
+    /// A thread wants to tell the leader of writes to this file. False if another one is doing so.
+    pub fn begin_telling(&mut self, inode: InodeId) -> bool {
+        self.telling.insert(inode)
+    }
+
+    pub fn end_telling(&mut self, inode: InodeId) {
+        self.telling.remove(&inode);
+    }
+
     /// True if the session would use a grant on this file.
     pub fn wants(&self, inode: InodeId) -> bool {
         !self.held.contains_key(&inode) && self.held.len() < GRANTS_MAX

@@ -18,7 +18,7 @@ const FAULT_WAIT_MAX: Duration = Duration::from_millis(320);
 /// Time after which a return that was not answered has surely arrived, or never will.
 const RETURNED_FOR: Duration = Duration::from_secs(600);
 /// Pause after which who waits looks again, also whether its caller has given up.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Right {

@@ -125,7 +125,7 @@ impl Pledges {
     ) -> Result<MutexGuard<'a, Cache>> {
         match next {
             Next::Go | Next::Refuse => return Ok(cache),
-            Next::Wait(limit) => _ = self.mapped.wait_for(&mut cache, limit),
+            Next::Wait(limit) => _ = self.changed.wait_for(&mut cache, limit),
             Next::Ask => {
                 drop(cache);
                 self.ask_for_right(replicate, context, inode)?;
@@ -148,7 +148,7 @@ impl Pledges {
             let begins = cache.mappings.asked(inode);
             (begins, cache.with_leases(boot_time(), |mappings, is_valid| mappings.has(inode, is_valid)))
         };
-        self.mapped.notify_all();
+        self.changed.notify_all();
         if begins {
             self.start_dropping(replicate, inode);
         }
@@ -199,7 +199,7 @@ impl Pledges {
         let mut has_passed = false;
         loop {
             let next = { self.cache.lock().mappings.next_drop(inode, has_passed, boot_time()) };
-            self.mapped.notify_all();
+            self.changed.notify_all();
             has_passed = next == Dropping::Pass;
             match next {
                 Dropping::Wait(left) => hekate_threads::sleep(left),
@@ -229,7 +229,7 @@ impl Pledges {
             self.give_back(replicate, server, Returned { partition, term, pledges, untold: Vec::new() })
         });
         self.cache.lock().mappings.told_of_return(inode, is_known);
-        self.mapped.notify_all();
+        self.changed.notify_all();
     }
 }
 
