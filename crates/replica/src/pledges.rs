@@ -146,7 +146,9 @@ impl Pledges {
 
     /// True if this session has yet to say that it has forgotten the pledges of an earlier leader.
     pub fn awaits(&self, session: SessionId) -> bool {
-        matches!(&self.table().forgetting, Forgetting::Awaited { sessions, .. } if sessions.contains(&session))
+        let table = self.table();
+        let awaits = matches!(&table.forgetting, Forgetting::Awaited { sessions, .. } if sessions.contains(&session));
+        awaits || table.mappings.awaits_word_of(session)
     }
 
     /// True if a record has to wait until sessions have said that they have forgotten the pledges of an earlier leader.

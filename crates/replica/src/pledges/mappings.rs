@@ -51,6 +51,10 @@ impl Mappings {
         !self.unheard.is_empty()
     }
 
+    pub fn awaits_word_of(&self, session: SessionId) -> bool {
+        self.unheard.contains(&session)
+    }
+
     pub fn ask_again(&mut self, now: Duration, recalls: &mut Recalls) {
         if self.awaits() && self.asked + RESEND_INTERVAL <= now {
             self.asked = now;

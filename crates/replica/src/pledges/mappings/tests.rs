@@ -98,6 +98,7 @@ fn a_new_leader_gives_no_right_to_others_before_each_session_has_spoken_or_ended
     assert!(!pledges.forgot(BEN, TERM));
     assert!(!pledges.tick(seconds(6), &mut Recalls::default()).is_empty(), "changes go on");
     assert_eq!(map_at(&pledges, BEN, seconds(7)), (None, vec![]));
+    assert!(pledges.awaits(ANN) && !pledges.awaits(BEN));
     let mut again = Recalls::default();
     pledges.tick(seconds(8), &mut again);
     assert_eq!(again.0.into_keys().collect::<Vec<_>>(), [ANN]);
