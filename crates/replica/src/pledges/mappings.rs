@@ -1,22 +1,21 @@
 //! Mapping rights: of the sessions that map a file for writing, one at a time has pages of it. Rules W1 to W10 of
 //! `docs/coherence.md`.
 //!
-//! A right is a pledge about [`Pledged::Mapping`]: it is recalled, returned and ends with its session. It differs in four
-//! points: one session has it, a session that asks for it waits, it is given again at once after a recall, and it does
-//! not expire. What a session has stored would be lost then without a word, and a leader that begins could not know that
-//! the right has passed on.
+//! A right is a pledge about [`Pledged::Mapping`] and has the life of one: it is recalled, returned, expires and ends with
+//! its session. It differs in three points: one session has it, a session that asks for it waits, and it is given again
+//! at once after a recall.
 //!
 //! Invariant: `since` has an entry for each right that is given, and no other.
 
-use super::{About, EXPIRES_AFTER, Forgetting, PATIENCE, Pledges, RESEND_INTERVAL, Recalls, Table};
+use super::{About, EXPIRES_AFTER, Forgetting, PATIENCE, Pledges, Recalls, Table};
 use crate::ops::step::Ask;
 use hekate_proto::*;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 type File = (VolumeId, InodeId);
 
-/// How long a session may go on writing back pages, for a right that is recalled, without being late.
+/// How long a session may go on writing back pages, for a right that is recalled, if it says all the time that it does.
 const WRITING_BACK_MAX: Duration = Duration::from_secs(60);
 
 /// Rights of a table.
@@ -24,41 +23,12 @@ const WRITING_BACK_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Mappings {
     /// The number from which on its session has had the right without a break. 0: it had it from an earlier leader.
     since: HashMap<File, u64>,
-    /// Sessions that have not said which rights of an earlier leader they have. Nobody is given a right before they have,
-    /// or have ended.
-    unheard: BTreeSet<SessionId>,
-    /// When they were last asked.
-    asked: Duration,
 }
 
 impl Mappings {
     pub fn given(&mut self, about: &About, number: u64) {
         if let Some(file) = mapped_file(about) {
             self.since.insert(file, number);
-        }
-    }
-
-    pub fn await_sessions(&mut self, sessions: BTreeSet<SessionId>, now: Duration) {
-        (self.unheard, self.asked) = (sessions, now);
-    }
-
-    /// The session has said which rights it has, or has ended. Returns true if rights may be given now.
-    pub fn heard(&mut self, session: SessionId) -> bool {
-        self.unheard.remove(&session) && self.unheard.is_empty()
-    }
-
-    pub fn awaits(&self) -> bool {
-        !self.unheard.is_empty()
-    }
-
-    pub fn awaits_word_of(&self, session: SessionId) -> bool {
-        self.unheard.contains(&session)
-    }
-
-    pub fn ask_again(&mut self, now: Duration, recalls: &mut Recalls) {
-        if self.awaits() && self.asked + RESEND_INTERVAL <= now {
-            self.asked = now;
-            recalls.ask_to_forget(&self.unheard);
         }
     }
 
@@ -83,7 +53,7 @@ impl Pledges {
         let mut table = self.table();
         let about = about((by.volume, inode));
         let holder = table.mapped_by(&about);
-        let gives = table.gives(by.session, now) && !table.mappings.awaits();
+        let gives = table.gives(by.session, now);
         let number = match holder {
             // Its return may be on the way, so it gets no other number: it knows what it has returned.
             Some((session, number)) if session == by.session && (!gives || table.is_recalled(&about)) => {
@@ -118,14 +88,15 @@ impl Pledges {
     }
 
     /// The session keeps these rights, which an earlier leader has given it. Counts only until it has said what it has
-    /// forgotten: nobody is given a right before.
+    /// forgotten, and nobody was given anything.
     pub fn keep_mapped(&self, session: SessionId, volume: VolumeId, term: u64, mapped: &[InodeId]) {
         let mut table = self.table();
-        if !table.mappings.unheard.contains(&session) || table.term != term {
+        let awaits = matches!(&table.forgetting, Forgetting::Awaited { sessions, .. } if sessions.contains(&session));
+        if !awaits || table.term != term {
             return;
         }
         for inode in mapped.iter().take(super::PER_SESSION_MAX) {
-            // Two sessions cannot have it; a client that says so is wrong.
+            // Two sessions cannot have had it. One of them does not know yet that it has lost it.
             if table.mapped_by(&about((volume, *inode))).is_none() {
                 let number = table.insert(session, (volume, Pledged::Mapping { inode: *inode }));
                 debug_assert!(number > 0, "numbers begin with 1");

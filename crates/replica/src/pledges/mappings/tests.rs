@@ -78,38 +78,23 @@ fn a_late_return_does_not_end_a_right_that_was_asked_for_again() {
 }
 
 #[test]
-fn a_session_that_hangs_keeps_its_right_until_it_ends_and_one_that_writes_back_is_not_late() {
+fn a_session_that_hangs_loses_its_right_after_six_seconds_and_one_that_writes_back_does_not() {
     let pledges = beginning(&[]);
     let (Some((first, _)), _) = map(&pledges, ANN) else { panic!("not given") };
     assert_eq!(map(&pledges, BEN), (None, vec![ANN]));
     assert_eq!(map_at(&pledges, ANN, seconds(3)), (Some((first, first)), vec![]), "it says that it writes back");
     assert!(pledges.term_for(ANN, seconds(3)).is_some() && pledges.term_for(ANN, seconds(4)).is_none());
-    assert!(pledges.tick(seconds(50), &mut Recalls::default()).is_empty());
-    assert_eq!(pledges.slow_sessions(seconds(50)).into_keys().collect::<Vec<_>>(), [ANN], "it is named");
-    assert_eq!(map_at(&pledges, ANN, seconds(51)).0, Some((first, first)), "nobody else has had it");
-    assert!(pledges.end_session(ANN));
-    assert!(matches!(map_at(&pledges, BEN, seconds(52)).0, Some((second, since)) if second > first && since == second));
-}
-
-/// A session that is away may have the right.
-#[test]
-fn a_new_leader_gives_no_right_to_others_before_each_session_has_spoken_or_ended() {
-    let pledges = beginning(&[ANN, BEN]);
-    assert!(!pledges.forgot(BEN, TERM));
-    assert!(!pledges.tick(seconds(6), &mut Recalls::default()).is_empty(), "changes go on");
-    assert_eq!(map_at(&pledges, BEN, seconds(7)), (None, vec![]));
-    assert!(pledges.awaits(ANN) && !pledges.awaits(BEN));
-    let mut again = Recalls::default();
-    pledges.tick(seconds(8), &mut again);
-    assert_eq!(again.0.into_keys().collect::<Vec<_>>(), [ANN]);
-    pledges.keep_mapped(ANN, VOLUME, TERM, &[FILE]);
-    assert!(pledges.forgot(ANN, TERM), "who waits is looked at again");
-    assert_eq!(map_at(&pledges, BEN, seconds(9)), (None, vec![ANN]));
-    let other = beginning(&[ANN, BEN]);
-    other.forgot(BEN, TERM);
-    other.tick(seconds(6), &mut Recalls::default());
-    assert!(other.end_session(ANN));
-    assert!(matches!(map_at(&other, BEN, seconds(7)).0, Some((_, 1..))));
+    assert!(pledges.tick(seconds(8), &mut Recalls::default()).is_empty());
+    assert_eq!(pledges.tick(seconds(9), &mut Recalls::default()).into_iter().collect::<Vec<_>>(), [ANN]);
+    let (Some((second, since)), _) = map_at(&pledges, BEN, seconds(9)) else { panic!("not given") };
+    assert!(second > first && since == second);
+    for late in 0..60 {
+        map_at(&pledges, ANN, seconds(10));
+        map_at(&pledges, BEN, seconds(10 + late));
+    }
+    assert!(pledges.tick(seconds(74), &mut Recalls::default()).is_empty(), "it said so for a minute");
+    map_at(&pledges, BEN, seconds(74));
+    assert!(!pledges.tick(seconds(82), &mut Recalls::default()).is_empty(), "not for ever");
 }
 
 #[test]
