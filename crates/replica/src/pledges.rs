@@ -135,6 +135,7 @@ impl Pledges {
         let sessions: BTreeSet<SessionId> = sessions.iter().copied().collect();
         let mut table = self.table();
         let is_none = sessions.is_empty() || is_planted(Bug::EarlierPledgesNotAwaited);
+        table.mappings.await_sessions(if is_none { BTreeSet::new() } else { sessions.clone() }, now);
         if is_none {
             table.forgetting = Forgetting::Done;
             return;
@@ -145,7 +146,9 @@ impl Pledges {
 
     /// True if this session has yet to say that it has forgotten the pledges of an earlier leader.
     pub fn awaits(&self, session: SessionId) -> bool {
-        matches!(&self.table().forgetting, Forgetting::Awaited { sessions, .. } if sessions.contains(&session))
+        let table = self.table();
+        let awaits = matches!(&table.forgetting, Forgetting::Awaited { sessions, .. } if sessions.contains(&session));
+        awaits || table.mappings.awaits_word_of(session)
     }
 
     /// True if a record has to wait until sessions have said that they have forgotten the pledges of an earlier leader.
@@ -153,16 +156,19 @@ impl Pledges {
         matches!(self.table().forgetting, Forgetting::Awaited { delays: true, .. })
     }
 
-    /// The session has forgotten all pledges that were given before this term. Returns true if changes may go on.
+    /// The session has forgotten all pledges that were given before this term. Returns true if requests may go on.
     pub fn forgot(&self, session: SessionId, term: u64) -> bool {
         let mut table = self.table();
-        let is_this = table.term == term;
-        let Forgetting::Awaited { sessions, .. } = &mut table.forgetting else { return false };
-        let was_last = is_this && sessions.remove(&session) && sessions.is_empty();
+        if table.term != term {
+            return false;
+        }
+        let frees_rights = table.mappings.heard(session);
+        let Forgetting::Awaited { sessions, .. } = &mut table.forgetting else { return frees_rights };
+        let was_last = sessions.remove(&session) && sessions.is_empty();
         if was_last {
             table.forgetting = Forgetting::Done;
         }
-        was_last
+        was_last || frees_rights
     }
 
     /// The answer to a request that asks for pledges, with those that it can carry.
@@ -291,7 +297,10 @@ impl Pledges {
             table.grant_lost(one);
             table.drop_of(session, one);
         }
-        let Forgetting::Awaited { sessions, .. } = &mut table.forgetting else { return !about.is_empty() };
+        let frees_rights = table.mappings.heard(session);
+        let Forgetting::Awaited { sessions, .. } = &mut table.forgetting else {
+            return frees_rights || !about.is_empty();
+        };
         if sessions.remove(&session) && sessions.is_empty() {
             table.forgetting = Forgetting::Done;
         }
@@ -312,6 +321,7 @@ impl Pledges {
                 recalls.ask_to_forget(sessions);
             }
         }
+        table.mappings.ask_again(now, recalls);
         recalls.add(std::mem::take(&mut table.unsent));
         let (mut expired, mut again) = (Vec::new(), Vec::new());
         for (about, recalled) in &mut table.recalled {
@@ -341,7 +351,8 @@ impl Pledges {
     /// True if the next tick has work.
     pub fn wants_tick(&self) -> bool {
         let table = self.table();
-        !table.recalled.is_empty() || !table.unsent.is_empty() || matches!(table.forgetting, Forgetting::Awaited { .. })
+        let awaits = matches!(table.forgetting, Forgetting::Awaited { .. }) || table.mappings.awaits();
+        awaits || !table.recalled.is_empty() || !table.unsent.is_empty()
     }
 
     /// The sessions that have not returned a recalled pledge for longer than they may, each with the time since.

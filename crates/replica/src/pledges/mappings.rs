@@ -2,15 +2,15 @@
 //! `docs/coherence.md`.
 //!
 //! A right is a pledge about [`Pledged::Mapping`] and has the life of one: it is recalled, returned, expires and ends with
-//! its session. It differs in three points: one session has it, a session that asks for it waits, and it is given again
-//! at once after a recall.
+//! its session. It differs in four points: one session has it, a session that asks for it waits, it is given again at
+//! once after a recall, and a leader that begins gives none before each session has said which it has, or has ended.
 //!
 //! Invariant: `since` has an entry for each right that is given, and no other.
 
-use super::{About, EXPIRES_AFTER, Forgetting, PATIENCE, Pledges, Recalls, Table};
+use super::{About, EXPIRES_AFTER, Forgetting, PATIENCE, Pledges, RESEND_INTERVAL, Recalls, Table};
 use crate::ops::step::Ask;
 use hekate_proto::*;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 type File = (VolumeId, InodeId);
@@ -23,12 +23,41 @@ const WRITING_BACK_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Mappings {
     /// The number from which on its session has had the right without a break. 0: it had it from an earlier leader.
     since: HashMap<File, u64>,
+    /// Sessions that have not said which rights of an earlier leader they have. Nobody is given a right before they have,
+    /// or have ended.
+    unheard: BTreeSet<SessionId>,
+    /// When they were last asked.
+    asked: Duration,
 }
 
 impl Mappings {
     pub fn given(&mut self, about: &About, number: u64) {
         if let Some(file) = mapped_file(about) {
             self.since.insert(file, number);
+        }
+    }
+
+    pub fn await_sessions(&mut self, sessions: BTreeSet<SessionId>, now: Duration) {
+        (self.unheard, self.asked) = (sessions, now);
+    }
+
+    /// The session has said which rights it has, or has ended. Returns true if rights may be given now.
+    pub fn heard(&mut self, session: SessionId) -> bool {
+        self.unheard.remove(&session) && self.unheard.is_empty()
+    }
+
+    pub fn awaits(&self) -> bool {
+        !self.unheard.is_empty()
+    }
+
+    pub fn awaits_word_of(&self, session: SessionId) -> bool {
+        self.unheard.contains(&session)
+    }
+
+    pub fn ask_again(&mut self, now: Duration, recalls: &mut Recalls) {
+        if self.awaits() && self.asked + RESEND_INTERVAL <= now {
+            self.asked = now;
+            recalls.ask_to_forget(&self.unheard);
         }
     }
 
@@ -53,7 +82,7 @@ impl Pledges {
         let mut table = self.table();
         let about = about((by.volume, inode));
         let holder = table.mapped_by(&about);
-        let gives = table.gives(by.session, now);
+        let gives = table.gives(by.session, now) && !table.mappings.awaits();
         let number = match holder {
             // Its return may be on the way, so it gets no other number: it knows what it has returned.
             Some((session, number)) if session == by.session && (!gives || table.is_recalled(&about)) => {
@@ -88,11 +117,10 @@ impl Pledges {
     }
 
     /// The session keeps these rights, which an earlier leader has given it. Counts only until it has said what it has
-    /// forgotten, and nobody was given anything.
+    /// forgotten: nobody is given a right before.
     pub fn keep_mapped(&self, session: SessionId, volume: VolumeId, term: u64, mapped: &[InodeId]) {
         let mut table = self.table();
-        let awaits = matches!(&table.forgetting, Forgetting::Awaited { sessions, .. } if sessions.contains(&session));
-        if !awaits || table.term != term {
+        if !table.mappings.unheard.contains(&session) || table.term != term {
             return;
         }
         for inode in mapped.iter().take(super::PER_SESSION_MAX) {

@@ -97,6 +97,27 @@ fn a_session_that_hangs_loses_its_right_after_six_seconds_and_one_that_writes_ba
     assert!(!pledges.tick(seconds(82), &mut Recalls::default()).is_empty(), "not for ever");
 }
 
+/// A session that is away may have the right.
+#[test]
+fn a_new_leader_gives_no_right_to_others_before_each_session_has_spoken_or_ended() {
+    let pledges = beginning(&[ANN, BEN]);
+    assert!(!pledges.forgot(BEN, TERM));
+    assert!(!pledges.tick(seconds(6), &mut Recalls::default()).is_empty(), "changes go on");
+    assert_eq!(map_at(&pledges, BEN, seconds(7)), (None, vec![]));
+    assert!(pledges.awaits(ANN) && !pledges.awaits(BEN));
+    let mut again = Recalls::default();
+    pledges.tick(seconds(8), &mut again);
+    assert_eq!(again.0.into_keys().collect::<Vec<_>>(), [ANN]);
+    pledges.keep_mapped(ANN, VOLUME, TERM, &[FILE]);
+    assert!(pledges.forgot(ANN, TERM), "who waits is looked at again");
+    assert_eq!(map_at(&pledges, BEN, seconds(9)), (None, vec![ANN]));
+    let other = beginning(&[ANN, BEN]);
+    other.forgot(BEN, TERM);
+    other.tick(seconds(6), &mut Recalls::default());
+    assert!(other.end_session(ANN));
+    assert!(matches!(map_at(&other, BEN, seconds(7)).0, Some((_, 1..))));
+}
+
 #[test]
 fn a_new_leader_gives_no_right_before_all_have_forgotten_and_they_keep_their_own() {
     let pledges = beginning(&[ANN, BEN]);
