@@ -12,6 +12,10 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use std::sync::atomic::Ordering;
 
+/// Bytes of the longest write that makes a file longer on the fast path. On the leader's path longer ones go to the data
+/// files at once; on the fast path they would go through the journals first, which costs more than a round trip saves.
+const GROWTH_BYTES_MAX: usize = 32 << 10;
+
 /// Changes of a file's shards, and the values that the inode's leader receives after them.
 pub(super) struct ShardChanges {
     /// One op for each shard, in file order.
@@ -180,7 +184,7 @@ impl Distribute {
         let known = self.replicate.pledges().grant(inode, layout.version, context.durable);
         let grant = known.filter(|grant| !drop_set_id && (is_within || write.end() <= grant.limit));
         // A write that makes the file longer, without a grant to do that, takes the leader's path.
-        let may_be_fast = is_within || grant.is_some();
+        let may_be_fast = is_within || grant.is_some() && data.len() <= GROWTH_BYTES_MAX;
         let fast = may_be_fast && matches!(&runs[..], [(shard, ..)] if self.replicate.may_be_fast(*shard, data.len()));
         if let (true, [(shard, from, _)]) = (fast, &runs[..])
             && let Some(flight) = self.replicate.begin_fast(context, *shard, *from as u32, data)
