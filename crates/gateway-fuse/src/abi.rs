@@ -140,9 +140,9 @@ pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// In the reply to OPEN: direct writes of one file may run at once.
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
-/// In WRITE: pages of the page cache are written back, and the writer is not known.
-/// `read_flags`: the READ is not for a page of the page cache.
+/// In READ: it names the lock owner of the open file, so it is for a read(2), not for a page of the page cache.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
+/// In WRITE: pages of the page cache are written back, and the writer is not known.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// In WRITE: clear set-user-id and set-group-id, since the caller is not privileged.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;

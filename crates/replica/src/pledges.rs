@@ -370,6 +370,7 @@ impl Pledges {
             let since = now.saturating_sub(*since);
             sessions.iter().filter(|_| since >= PATIENCE).for_each(|session| _ = slow.entry(*session).or_insert(since));
         }
+        table.mappings.slow(now).for_each(|(session, since)| _ = slow.entry(session).or_insert(since));
         slow
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Mappings {
     /// Sessions that have not said which rights of an earlier leader they have. Nobody is given a right before they have,
     /// or have ended.
     unheard: BTreeSet<SessionId>,
+    /// When the leader began to wait for them.
+    unheard_since: Duration,
     /// When they were last asked.
     asked: Duration,
 }
@@ -38,7 +40,7 @@ impl Mappings {
     }
 
     pub fn await_sessions(&mut self, sessions: BTreeSet<SessionId>, now: Duration) {
-        (self.unheard, self.asked) = (sessions, now);
+        (self.unheard, self.unheard_since, self.asked) = (sessions, now, now);
     }
 
     /// The session has said which rights it has, or has ended. Returns true if rights may be given now.
@@ -48,6 +50,12 @@ impl Mappings {
 
     pub fn awaits(&self) -> bool {
         !self.unheard.is_empty()
+    }
+
+    /// The sessions that are waited for, each with the time since.
+    pub fn slow(&self, now: Duration) -> impl Iterator<Item = (SessionId, Duration)> {
+        let since = now.saturating_sub(self.unheard_since);
+        self.unheard.iter().filter(move |_| since >= PATIENCE).map(move |session| (*session, since))
     }
 
     pub fn awaits_word_of(&self, session: SessionId) -> bool {

@@ -234,7 +234,7 @@ impl Mappings {
         (file.right, file.lost, file.returned) = (Some(given), None, None);
     }
 
-    /// Who asked for the right has its answer. Returns true if a thread is to drop pages.
+    /// The leader has answered the session's request for the right. Returns true if a thread is to drop pages.
     pub fn asked(&mut self, inode: InodeId) -> bool {
         let Some(file) = self.files.get_mut(&inode) else { return false };
         file.is_asking = false;

@@ -99,12 +99,13 @@ fn a_session_that_hangs_loses_its_right_after_six_seconds_and_one_that_writes_ba
 
 /// A session that is away may have the right.
 #[test]
-fn a_new_leader_gives_no_right_to_others_before_each_session_has_spoken_or_ended() {
+fn a_new_leader_gives_no_right_before_each_session_has_spoken_or_ended() {
     let pledges = beginning(&[ANN, BEN]);
     assert!(!pledges.forgot(BEN, TERM));
     assert!(!pledges.tick(seconds(6), &mut Recalls::default()).is_empty(), "changes go on");
     assert_eq!(map_at(&pledges, BEN, seconds(7)), (None, vec![]));
     assert!(pledges.awaits(ANN) && !pledges.awaits(BEN));
+    assert_eq!(pledges.slow_sessions(seconds(7)).into_keys().collect::<Vec<_>>(), [ANN], "it is named");
     let mut again = Recalls::default();
     pledges.tick(seconds(8), &mut again);
     assert_eq!(again.0.into_keys().collect::<Vec<_>>(), [ANN]);
