@@ -1957,22 +1957,6 @@ static inline void hekate_put_op_fetch_inode(struct hekate_out *out, const struc
     hekate_put_bool(out, value->content);
 }
 
-/* Asks for the mapping right, and waits until no other session has it. `Done` if the session is to be given no
- * pledges. -> `Pledged`. */
-struct hekate_op_map {
-    hekate_id inode;
-};
-
-static inline void hekate_take_op_map(struct hekate_in *in, struct hekate_op_map *value)
-{
-    value->inode = hekate_take_u128(in);
-}
-
-static inline void hekate_put_op_map(struct hekate_out *out, const struct hekate_op_map *value)
-{
-    hekate_put_u128(out, value->inode);
-}
-
 /* The first lock that `lock` conflicts with. -> `Lock`. */
 struct hekate_op_get_lock {
     hekate_id inode;
@@ -2240,7 +2224,6 @@ enum hekate_op_kind {
     HEKATE_OP_ACCESSED = 0x208,
     HEKATE_OP_PARENT = 0x209,
     HEKATE_OP_FETCH_INODE = 0x20a,
-    HEKATE_OP_MAP = 0x20b,
     HEKATE_OP_GET_LOCK = 0x301,
     HEKATE_OP_SET_LOCK = 0x302,
     HEKATE_OP_CANCEL_LOCK = 0x303,
@@ -2285,7 +2268,6 @@ struct hekate_op {
         struct hekate_op_accessed accessed;
         struct hekate_op_parent parent;
         struct hekate_op_fetch_inode fetch_inode;
-        struct hekate_op_map map;
         struct hekate_op_get_lock get_lock;
         struct hekate_op_set_lock set_lock;
         struct hekate_op_cancel_lock cancel_lock;
@@ -2381,9 +2363,6 @@ static inline void hekate_take_op(struct hekate_in *in, struct hekate_op *value)
         break;
     case HEKATE_OP_FETCH_INODE:
         hekate_take_op_fetch_inode(in, &value->u.fetch_inode);
-        break;
-    case HEKATE_OP_MAP:
-        hekate_take_op_map(in, &value->u.map);
         break;
     case HEKATE_OP_GET_LOCK:
         hekate_take_op_get_lock(in, &value->u.get_lock);
@@ -2504,9 +2483,6 @@ static inline void hekate_put_op(struct hekate_out *out, const struct hekate_op 
         break;
     case HEKATE_OP_FETCH_INODE:
         hekate_put_op_fetch_inode(out, &value->u.fetch_inode);
-        break;
-    case HEKATE_OP_MAP:
-        hekate_put_op_map(out, &value->u.map);
         break;
     case HEKATE_OP_GET_LOCK:
         hekate_put_op_get_lock(out, &value->u.get_lock);
@@ -3631,8 +3607,6 @@ static inline const char *hekate_op_label(const struct hekate_op *op)
         return "parent";
     case HEKATE_OP_FETCH_INODE:
         return "fetch-inode";
-    case HEKATE_OP_MAP:
-        return "map";
     case HEKATE_OP_GET_LOCK:
         return "get-lock";
     case HEKATE_OP_SET_LOCK:

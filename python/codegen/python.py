@@ -143,6 +143,7 @@ class Writer:
             self.add(f"    {op.label!r}: {op.name},")
         self.add("}\n#: The replies that each op can have.\nREPLIES_OF = {")
         for op in ops:
+            assert op.replies, f"{op.label}: its documentation in crates/proto names no reply that a translator gets"
             self.add(f"    {op.name}: ({', '.join(name + 'Reply' for name in op.replies)},),")
         self.add("}")
 

@@ -132,7 +132,7 @@ class Vocabulary:
 INNER_OPS = {
     "list-part", "stub", "restore-locks", "spill", "read-shard", "write-shard", "wrote", "sync", "allocate-shard",
     "seek-shard", "next-shard", "copy-shard", "fast-write", "raw-write", "empty-shards", "find-end", "heartbeat",
-    "end-session", "return-pledges", "renew-pledges",
+    "end-session", "return-pledges", "renew-pledges", "map",
 }  # fmt: skip
 REPLIES = {
     "Done", "Node", "List", "Bytes", "Names", "FileData", "Found", "Copied", "Space", "Lock", "Cancelled", "Waiting",

@@ -1850,28 +1850,6 @@ def _take_FetchInode(buf, pos, end):
     return FetchInode(v1 | v2 << 64, v4, _BOOLS[v5]), pos
 
 
-class Map(Op):
-    """Asks for the mapping right, and waits until no other session has it. `Done` if the session is to be given no
-    pledges. -> `Pledged`."""
-    __slots__ = ('inode',)
-    _fields = ('inode',)
-    label = 'map'
-    method = 'map'
-
-    def __init__(self, inode, *, durable=False):
-        self.inode = inode
-        self.durable = durable
-
-    def _put(self, add):
-        add(_p24(2, 11, self.inode & _LOW, self.inode >> 64))
-
-
-def _take_Map(buf, pos, end):
-    v1, v2 = _u8(buf, pos)
-    pos += 16
-    return Map(v1 | v2 << 64), pos
-
-
 class GetLock(Op):
     """The first lock that `lock` conflicts with. -> `Lock`."""
     __slots__ = ('inode', 'lock')
@@ -2755,7 +2733,6 @@ _OPS = {
     0x0208: _take_Accessed,
     0x0209: _take_Parent,
     0x020a: _take_FetchInode,
-    0x020b: _take_Map,
     0x0301: _take_GetLock,
     0x0302: _take_SetLock,
     0x0303: _take_CancelLock,
@@ -2808,7 +2785,6 @@ OPS = {
     'listxattr': ListXattr,
     'lookup': Lookup,
     'make-prefix': MakePrefix,
-    'map': Map,
     'parent': Parent,
     'put': Put,
     'read': Read,
@@ -2854,7 +2830,6 @@ REPLIES_OF = {
     Accessed: (NodeReply,),
     Parent: (NodeReply,),
     FetchInode: (FetchedReply,),
-    Map: (,),
     GetLock: (LockReply,),
     SetLock: (DoneReply, WaitingReply,),
     CancelLock: (CancelledReply,),
@@ -3384,9 +3359,6 @@ class Next:
     def fetch_inode(self, *op, **fields):
         return self._run(_made(FetchInode, op, fields))
 
-    def map(self, *op, **fields):
-        return self._run(_made(Map, op, fields))
-
     def get_lock(self, *op, **fields):
         return self._run(_made(GetLock, op, fields))
 
@@ -3487,7 +3459,6 @@ __all__ = [
     "LockStyle",
     "Lookup",
     "MakePrefix",
-    "Map",
     "NamesReply",
     "NewNode",
     "NodeKind",

@@ -628,14 +628,6 @@ class FetchInode(Op):
     content: bool
     def __init__(self, inode: InodeId, attribute: bytes, content: bool, *, durable: bool = ...) -> None: ...
 
-class Map(Op):
-    """Asks for the mapping right, and waits until no other session has it. `Done` if the session is to be given no
-    pledges. -> `Pledged`.
-    
-    Reply: ."""
-    inode: InodeId
-    def __init__(self, inode: InodeId, *, durable: bool = ...) -> None: ...
-
 class GetLock(Op):
     """The first lock that `lock` conflicts with. -> `Lock`.
     
@@ -949,10 +941,6 @@ class Next:
     def fetch_inode(self, op: FetchInode, /) -> Any: ...
     @overload
     def fetch_inode(self, *, inode: InodeId, attribute: bytes, content: bool, durable: bool = ...) -> Any: ...
-    @overload
-    def map(self, op: Map, /) -> Any: ...
-    @overload
-    def map(self, *, inode: InodeId, durable: bool = ...) -> Any: ...
     @overload
     def get_lock(self, op: GetLock, /) -> Any: ...
     @overload
