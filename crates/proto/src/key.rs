@@ -49,6 +49,9 @@ pub enum Kind {
     Writing = 23,
     /// Work: fast writes in the partition may not be on stable storage.
     Loose = 24,
+    /// Work: a mapping right that a session had lost to others before it returned it, as `MappedSince`. Rest: session
+    /// (8), volume (4), inode (16).
+    PassedOn = 25,
     /// Own: the replica's `HealRecord`.
     Heal = 32,
     /// Own: the replica's `UnsettledRecord` of a shard. Rest: index (8).
@@ -177,6 +180,18 @@ impl Key {
         Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::Loose, &[])
     }
 
+    /// A mapping right that a session has lost, in the partition that begins at `position`.
+    pub fn passed_on(ring: RingId, position: Position, session: SessionId, volume: VolumeId, inode: InodeId) -> Self {
+        let rest: [&[u8]; 3] = [&session.0.to_be_bytes(), &volume.0.to_be_bytes(), &inode.bits().to_be_bytes()];
+        Self::build(WORK, KeyPrefix { ring, position, volume: VolumeId(0) }, 0, Kind::PassedOn, &rest)
+    }
+
+    /// The prefix of all mapping rights that a session has lost.
+    pub fn passed_on_prefix(ring: RingId, position: Position, session: SessionId) -> Self {
+        let prefix = KeyPrefix { ring, position, volume: VolumeId(0) };
+        Self::build(WORK, prefix, 0, Kind::PassedOn, &[&session.0.to_be_bytes()])
+    }
+
     /// A data id that is no longer used, at the position of the inode that had it.
     pub fn garbage(ring: RingId, volume: VolumeId, position: Position, data: DataId) -> Self {
         Self::build(WORK, KeyPrefix { ring, position, volume }, data.0, Kind::Garbage, &[])
@@ -213,7 +228,7 @@ impl Key {
         use Kind::*;
         let all = [
             Inode, Content, Xattr, Stub, Name, Shard, Checksums, Partition, Intent, LegDone, Session, Orphan, Garbage,
-            Hold, Writing, Loose, Heal, Unsettled,
+            Hold, Writing, Loose, PassedOn, Heal, Unsettled,
         ];
         let byte = *self.0.get(KIND_AT)?;
         all.into_iter().find(|k| *k as u8 == byte)
@@ -269,6 +284,7 @@ impl Key {
             Partition | Intent | Orphan | Garbage | Writing | Loose => (WORK, 0..=0),
             LegDone => (WORK, 2..=2),
             Session => (WORK, 10..=10),
+            PassedOn => (WORK, 28..=28),
             Hold => (WORK, 0..=NAME_BYTES_MAX),
             Heal => (OWN, 0..=0),
             Unsettled => (OWN, 8..=8),

@@ -34,7 +34,7 @@ pub use op::{
     Allocate, Condition, DataOp, Fill, InodeOp, Leg, LockOp, NameOp, Op, PutSource, RawStep, RenameMode, Request,
     ShardRange, Target, VolumeOp,
 };
-pub use pledge::{GivenFor, GivenPledges, Notification, PLEDGE_LEASE, Pledge, Pledged, Report};
+pub use pledge::{GivenFor, GivenPledges, KeptRight, MappedSince, Notification, PLEDGE_LEASE, Pledge, Pledged, Report};
 pub use reply::{Entry, Fetched, Found, Reply, StubView, VolumeSpace};
 
 /// Length of one shard of a file: 4 MiB. A read or write is atomic within one shard.

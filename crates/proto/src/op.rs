@@ -9,7 +9,7 @@ mod leg;
 use crate::attr::{AttrChanges, NewNode};
 use crate::ids::*;
 use crate::lock::{Lock, LockOwner};
-use crate::pledge::{Pledge, Report};
+use crate::pledge::{KeptRight, Pledge, Report};
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 pub use label::OP_LABELS;
@@ -366,9 +366,9 @@ wire_enum! {
         /// under grants among them. -> `Done`.
         4 = Return { partition: PartitionNumber, term: u64, pledges: Vec<Pledge>, reports: Vec<Report> },
         /// Renews the session's pledges of the partitions that this server leads. `forgot`: the session has no pledge
-        /// of these partitions that was given before this term of a leader, but for its mapping rights: `mapped`, with their
-        /// partitions. -> `Terms`.
-        5 = Renew { forgot: Vec<(PartitionNumber, u64)>, mapped: Vec<(PartitionNumber, InodeId)> },
+        /// of these partitions that was given before this term of a leader, but for its mapping rights:
+        /// `mapped`. -> `Terms`.
+        5 = Renew { forgot: Vec<(PartitionNumber, u64)>, mapped: Vec<KeptRight> },
     }
 }
 

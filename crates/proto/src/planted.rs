@@ -42,6 +42,8 @@ bugs! {
     GrantNotRecalledForChange = "grant-not-recalled-for-change",
     /// A session that ends, or does not return a grant, is taken to have written nothing under it.
     LostGrantForgotten = "lost-grant-forgotten",
+    /// A new leader takes a session's word for a mapping right that was given to others.
+    PassedRightKept = "passed-right-kept",
     /// A client looks at attributes before it has told of what it wrote under a grant.
     GrantedWriteNotTold = "granted-write-not-told",
     /// A client returns a grant without the time of its last write.

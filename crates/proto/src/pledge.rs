@@ -64,6 +64,22 @@ wire_struct! {
         pub number: u64,
     }
 
+    /// Since when a session has had a mapping right without a break: the pledge of that number, of the leader with that
+    /// term. In this order.
+    #[derive(Copy, Default, PartialOrd, Ord)]
+    pub struct MappedSince {
+        pub term: u64,
+        pub number: u64,
+    }
+
+    /// A mapping right that a session keeps at a new leader.
+    #[derive(Copy, PartialOrd, Ord)]
+    pub struct KeptRight {
+        pub partition: PartitionNumber,
+        pub inode: InodeId,
+        pub since: MappedSince,
+    }
+
     /// What a session wrote under a grant.
     pub struct Report {
         pub inode: InodeId,

@@ -4,11 +4,11 @@
 //! records, replicates them, and delays answers until the records that they depend on are settled. `transactions/`
 //! drives ops over several partitions.
 
-use crate::context::{Context, Token};
+use crate::context::Context;
 use crate::fast::lane::FastLane;
 use crate::fast::times::Times;
 use crate::heal::{LearnerWork, not_healed};
-use crate::locks::locking::{Locking, check_inode};
+use crate::locks::locking::Locking;
 use crate::log::LeaderLog;
 use crate::log::number_allocator::Numbers;
 use crate::log::settle::Then;
@@ -17,7 +17,7 @@ use crate::message::{Address, Message};
 use crate::ops::discarded::Discarded;
 use crate::ops::step::{Ask, RecalledGrants};
 use crate::partition::Event;
-use crate::pledges::{Pledges, Recalls, changed_file};
+use crate::pledges::{Late, Pledges, Recalls};
 use crate::requests::Requests;
 use crate::transactions::Transactions;
 use crate::view_start::ViewStart;
@@ -132,7 +132,7 @@ impl Leader {
                 self.go_on_after_pledges(cx, is_freed)?;
             }
             Event::Forgot { session, volume, term, mapped } => {
-                self.pledges.keep_mapped(session, volume, term, &mapped);
+                self.keep_mapped(cx, (session, volume), term, &mapped)?;
                 let is_freed = self.pledges.forgot(session, term);
                 self.go_on_after_pledges(cx, is_freed)?;
             }
@@ -210,41 +210,6 @@ impl Leader {
         is_blocked
     }
 
-    /// Answers a session that asks for the mapping right of a file. Returns false if it has to wait.
-    pub fn map(&mut self, cx: &mut Context, token: Token, ask: &Ask, inode: InodeId) -> bool {
-        if let Err(error) = check_inode(cx, ask, inode) {
-            cx.out.answers.push((token, Err(error)));
-            return true;
-        }
-        if !ask.pledge {
-            cx.out.answers.push((token, Ok(Reply::Done)));
-            return true;
-        }
-        let mut recalls = Recalls::default();
-        let reply = self.pledges.map(cx.at.own.partition, ask, inode, cx.around.elapsed, &mut recalls);
-        recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
-        if reply.is_none() {
-            cx.out.branches.push("a mapping right is recalled for another session");
-        }
-        let is_answered = reply.is_some();
-        cx.out.answers.extend(reply.map(|reply| (token, Ok(reply))));
-        is_answered
-    }
-
-    /// True if the op changes bytes that another session has mapped: it waits until that has written back and dropped its
-    /// pages. Before it holds anything, since the other's writes must not wait for it.
-    pub fn waits_for_mapping(&self, cx: &mut Context, ask: &Ask, op: &Op) -> bool {
-        let Some(file) = changed_file(ask.volume, op) else { return false };
-        if !self.pledges.is_mapped_by_another(ask.session, file) {
-            return false;
-        }
-        let mut recalls = Recalls::default();
-        self.pledges.recall_mapping(ask.session, file, cx.around.elapsed, &mut recalls);
-        recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
-        cx.out.branches.push("a change waits for a mapping right");
-        true
-    }
-
     /// Goes on with what waited for pledges, if they are gone.
     fn go_on_after_pledges(&mut self, cx: &mut Context, is_freed: bool) -> Result<()> {
         self.note_granted_writes(cx);
@@ -273,8 +238,9 @@ impl Leader {
     /// Called with each tick.
     pub fn look_after_pledges(&mut self, cx: &mut Context) -> Result<()> {
         let mut recalls = Recalls::default();
-        let late = self.pledges.tick(cx.around.elapsed, &mut recalls);
+        let Late { sessions: late, rights } = self.pledges.tick(cx.around.elapsed, &mut recalls);
         recalls.send(cx.at.own.partition, self.pledges.term(), cx.out);
+        self.pass_rights_on(cx, rights)?;
         if !late.is_empty() {
             cx.out.branches.push("pledges have expired");
             let (number, ring) = (cx.at.own.partition, cx.at.ring);

@@ -58,7 +58,7 @@ pub enum Event {
     Returned { session: SessionId, volume: VolumeId, term: u64, pledges: Vec<Pledge>, reports: Vec<Report> },
     /// A session has no pledge any more that was given before this term of a leader.
     /// `mapped`: the mapping rights that it keeps.
-    Forgot { session: SessionId, volume: VolumeId, term: u64, mapped: Vec<InodeId> },
+    Forgot { session: SessionId, volume: VolumeId, term: u64, mapped: Vec<KeptRight> },
     /// Closes all shards that sessions have open for fast writes, since the host is about to make changes of its own.
     CloseShards,
     /// Begins a proof that all members hold the same data. [`Partition::proof`] reports its progress.

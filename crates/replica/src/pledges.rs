@@ -10,15 +10,17 @@
 
 mod grants;
 mod mappings;
+mod passing;
+mod recalls;
 
-use crate::context::Out;
 use crate::ops::step::{Ask, RecalledGrants};
 use grants::Grants;
 pub(crate) use grants::{Ending, Written};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
-pub(crate) use mappings::changed_file;
 use mappings::{Mappings, is_mapping};
+pub(crate) use passing::PassedOn;
+pub(crate) use recalls::Recalls;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,8 +39,6 @@ const COOLING: Duration = Duration::from_secs(1);
 const PER_SESSION_MAX: usize = 65_536;
 /// Pledges that are recalled together when a session has as many as it may have.
 const OLDEST_AT_ONCE: usize = 1024;
-/// Pledges that one notification recalls.
-const RECALLED_AT_ONCE: usize = 256;
 /// Things that cool at the same time. Beyond that no pledge is given until the oldest have cooled.
 const COOLING_MAX: usize = 65_536;
 
@@ -108,6 +108,7 @@ impl Pledges {
         if table.term == 0 {
             table.term = term;
         }
+        table.mappings.begin();
         table.recall_all_grants(now, recalls);
     }
 
@@ -307,14 +308,15 @@ impl Pledges {
         true
     }
 
-    /// Sends recalls again, and drops pledges that have expired. Returns the sessions that had them: changes may go on.
-    pub fn tick(&self, now: Duration, recalls: &mut Recalls) -> BTreeSet<SessionId> {
+    /// Sends recalls again, and drops pledges that have expired: changes may go on. Mapping rights are not dropped
+    /// before that is recorded.
+    pub fn tick(&self, now: Duration, recalls: &mut Recalls) -> Late {
         let mut table = self.table();
         table.cooling.retain(|_, until| *until > now);
-        let mut late = BTreeSet::new();
+        let mut late = Late::default();
         if let Forgetting::Awaited { sessions, since, sent, .. } = &mut table.forgetting {
             if *since + EXPIRES_AFTER <= now {
-                late.extend(sessions.iter());
+                late.sessions.extend(sessions.iter());
                 table.forgetting = Forgetting::Done;
             } else if *sent + RESEND_INTERVAL <= now {
                 *sent = now;
@@ -339,8 +341,12 @@ impl Pledges {
         }
         for about in expired {
             let holders = table.held.get(&about).cloned().unwrap_or_default();
-            for (session, _) in holders {
-                late.insert(session);
+            for (session, number) in holders {
+                if is_mapping(&about) {
+                    table.mappings.expired(&about, (session, number), &mut late);
+                    continue;
+                }
+                late.sessions.insert(session);
                 table.grant_lost(&about);
                 table.drop_of(session, &about);
             }
@@ -527,30 +533,12 @@ impl Table {
     }
 }
 
-/// Recalls to be sent, by session.
+/// Whose pledges have expired.
 #[derive(Debug, Default)]
-pub(crate) struct Recalls(BTreeMap<SessionId, Vec<Pledge>>);
-
-impl Recalls {
-    fn add(&mut self, recalls: Vec<(SessionId, Pledge)>) {
-        recalls.into_iter().for_each(|(session, pledge)| self.0.entry(session).or_default().push(pledge));
-    }
-
-    /// Adds recalls without pledges.
-    fn ask_to_forget(&mut self, sessions: &BTreeSet<SessionId>) {
-        sessions.iter().for_each(|session| _ = self.0.entry(*session).or_default());
-    }
-
-    /// Has the host send them.
-    pub fn send(self, partition: PartitionNumber, term: u64, out: &mut Out) {
-        for (session, pledges) in self.0 {
-            let recall = |pledges: &[Pledge]| Notification::Recall { partition, term, pledges: pledges.to_vec() };
-            match pledges.is_empty() {
-                true => out.recalls.push((session, recall(&[]))),
-                false => out.recalls.extend(pledges.chunks(RECALLED_AT_ONCE).map(|some| (session, recall(some)))),
-            }
-        }
-    }
+pub(crate) struct Late {
+    pub sessions: BTreeSet<SessionId>,
+    /// Mapping rights that have expired, and are still their sessions'.
+    pub rights: Vec<PassedOn>,
 }
 
 /// What a change of the index is about, as pledges are.

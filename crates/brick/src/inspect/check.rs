@@ -176,6 +176,7 @@ impl Survey<'_, '_> {
             | Entry::Hold { .. }
             | Entry::Writing { .. }
             | Entry::Loose
+            | Entry::PassedOn { .. }
             | Entry::Unsettled { .. }
             | Entry::Heal { .. } => {}
         }

@@ -36,6 +36,8 @@ pub enum Entry {
     Writing { inode: InodeId },
     /// A marker: fast writes of the partition may not be on stable storage.
     Loose,
+    /// A mapping right that a session has lost.
+    PassedOn { session: SessionId, volume: VolumeId, inode: InodeId, since: MappedSince },
     /// A data id whose shards are to be removed.
     Garbage { data: DataId, record: GarbageRecord },
     /// A name that a rename of another partition holds; without a name: the volume's moves of directories.
@@ -177,6 +179,13 @@ impl Entry {
                 check(value[..] == [0], "the value of the marker of fast writes is one byte, 0")?;
                 Ok(Self::Loose)
             }
+            Kind::PassedOn => {
+                check(rest.len() == 28, "the key of a lost mapping right of the wrong length")?;
+                // The volume is bytes 8 to 11.
+                let (session, volume) = (SessionId(number(&rest, 0)?), VolumeId(number(&rest, 4)? as u32));
+                let inode = InodeId::from_bits(u128::from(number(&rest, 12)?) << 64 | u128::from(number(&rest, 20)?));
+                Ok(Self::PassedOn { session, volume, inode, since: whole(value)? })
+            }
             Kind::Hold => {
                 check(rest.len() <= XATTR_NAME_MAX, "a name of more than 255 bytes")?;
                 Ok(Self::Hold { directory: InodeId::from_bits(id), name: rest, intent: whole(value)? })
@@ -202,6 +211,7 @@ impl Entry {
             Self::Orphan { .. } => Kind::Orphan,
             Self::Writing { .. } => Kind::Writing,
             Self::Loose => Kind::Loose,
+            Self::PassedOn { .. } => Kind::PassedOn,
             Self::Garbage { .. } => Kind::Garbage,
             Self::Hold { .. } => Kind::Hold,
             Self::Heal { .. } => Kind::Heal,
@@ -256,5 +266,17 @@ mod tests {
         for key in [&orphan, &written] {
             assert!([&[][..], &[2], &[0, 0]].into_iter().all(|value| !decodes(key, value)));
         }
+    }
+
+    #[test]
+    fn the_key_of_a_lost_mapping_right_has_session_volume_and_inode() {
+        let (session, volume, inode) =
+            (SessionId(u64::MAX - 1), VolumeId(0xfedc_ba98), InodeId::new(3, 0xffff_0001, 9));
+        let since = MappedSince { term: 7, number: 8 };
+        let key = Key::passed_on(RingId(1), Position(0), session, volume, inode);
+        assert!(key.is_well_formed());
+        let (_, entry) = Entry::decode(&key, since.to_bytes()).unwrap();
+        assert_eq!(entry, Entry::PassedOn { session, volume, inode, since });
+        assert!(Entry::decode(&key, Bytes::from_static(&[0; 17])).is_err());
     }
 }

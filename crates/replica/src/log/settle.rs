@@ -6,6 +6,7 @@ use crate::invariants::require;
 use crate::leader::Leader;
 use crate::membership::Membership;
 use crate::message::{Address, Message, Outcome};
+use crate::pledges::PassedOn;
 use crate::requests::Waiting;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -29,6 +30,8 @@ pub(crate) enum Then {
     Open(Epoch),
     /// Loose fast writes of this term are on stable storage of all members.
     LooseSynced(u64),
+    /// No later leader takes the word of these sessions for their mapping rights: others may have them.
+    PassedOn(Vec<PassedOn>),
 }
 
 impl Leader {
@@ -132,6 +135,7 @@ impl Leader {
             }
             Then::Open(_) => {}
             Then::LooseSynced(term) => self.loose_synced(term),
+            Then::PassedOn(rights) => self.passed_on(cx, &rights),
         }
         Ok(())
     }

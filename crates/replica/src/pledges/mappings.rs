@@ -1,4 +1,4 @@
-//! Mapping rights: of the sessions that map a file for writing, one at a time has pages of it. Rules W1 to W10 of
+//! Mapping rights: of the sessions that map a file for writing, one at a time has pages of it. Rules W1 to W11 of
 //! `docs/coherence.md`.
 //!
 //! A right is a pledge about [`Pledged::Mapping`] and has the life of one: it is recalled, returned, expires and ends with
@@ -7,7 +7,7 @@
 //!
 //! Invariant: `since` has an entry for each right that is given, and no other.
 
-use super::{About, EXPIRES_AFTER, Forgetting, PATIENCE, Pledges, RESEND_INTERVAL, Recalls, Table};
+use super::{About, EXPIRES_AFTER, Forgetting, Late, PATIENCE, PassedOn, Pledges, RESEND_INTERVAL, Recalls, Table};
 use crate::ops::step::Ask;
 use hekate_proto::*;
 use std::collections::{BTreeSet, HashMap};
@@ -30,9 +30,24 @@ pub(super) struct Mappings {
     unheard_since: Duration,
     /// When they were last asked.
     asked: Duration,
+    /// Rights that have expired, of which a record is on its way that says so.
+    passing: BTreeSet<File>,
 }
 
 impl Mappings {
+    /// A view begins: records on their way may not be made.
+    pub fn begin(&mut self) {
+        self.passing.clear();
+    }
+
+    /// A right has expired.
+    pub fn expired(&self, about: &About, (session, number): (SessionId, u64), late: &mut Late) {
+        if let Some(file) = mapped_file(about).filter(|file| !self.passing.contains(file)) {
+            late.sessions.insert(session);
+            late.rights.push(PassedOn { session, file, number });
+        }
+    }
+
     pub fn given(&mut self, about: &About, number: u64) {
         if let Some(file) = mapped_file(about) {
             self.since.insert(file, number);
@@ -72,6 +87,7 @@ impl Mappings {
     pub fn dropped(&mut self, about: &About) {
         if let Some(file) = mapped_file(about) {
             self.since.remove(&file);
+            self.passing.remove(&file);
         }
     }
 }
@@ -124,6 +140,22 @@ impl Pledges {
         self.table().recall(by, &about(file), now, recalls);
     }
 
+    /// A record is on its way that says that these rights are lost.
+    pub fn passing_on(&self, rights: &[PassedOn]) {
+        self.table().mappings.passing.extend(rights.iter().map(|right| right.file));
+    }
+
+    /// No later leader takes the word of these sessions for their rights. Others may have them.
+    pub fn passed_on(&self, rights: &[PassedOn]) {
+        let mut table = self.table();
+        for PassedOn { session, file, number } in rights {
+            table.mappings.passing.remove(file);
+            if table.mapped_by(&about(*file)) == Some((*session, *number)) {
+                table.drop_of(*session, &about(*file));
+            }
+        }
+    }
+
     /// The session keeps these rights, which an earlier leader has given it. Counts only until it has said what it has
     /// forgotten: nobody is given a right before.
     pub fn keep_mapped(&self, session: SessionId, volume: VolumeId, term: u64, mapped: &[InodeId]) {
@@ -131,7 +163,7 @@ impl Pledges {
         if !table.mappings.unheard.contains(&session) || table.term != term {
             return;
         }
-        for inode in mapped.iter().take(super::PER_SESSION_MAX) {
+        for inode in mapped {
             // Two sessions cannot have had it. One of them does not know yet that it has lost it.
             if table.mapped_by(&about((volume, *inode))).is_none() {
                 let number = table.insert(session, (volume, Pledged::Mapping { inode: *inode }));
@@ -180,22 +212,6 @@ fn mapped_file(about: &About) -> Option<File> {
 
 fn about((volume, inode): File) -> About {
     (volume, Pledged::Mapping { inode })
-}
-
-/// The file whose bytes an op changes, or that it is told about: pages of it that another session has mapped are old then.
-pub(crate) fn changed_file(volume: VolumeId, op: &Op) -> Option<File> {
-    let inode = match op {
-        Op::Inode { op: InodeOp::SetAttr { inode, changes } } if changes.size.is_some() => inode,
-        Op::Data {
-            op:
-                DataOp::Write { inode, .. }
-                | DataOp::Append { inode, .. }
-                | DataOp::Allocate { inode, .. }
-                | DataOp::Wrote { inode, .. },
-        } => inode,
-        _ => return None,
-    };
-    Some((volume, *inode))
 }
 
 #[cfg(test)]

@@ -149,13 +149,13 @@ fn a_session_that_returns_nothing_is_not_renewed_and_delays_others_by_its_lease(
     assert_eq!(pledges.slow_sessions(START + PATIENCE).into_keys().collect::<Vec<_>>(), [ANN]);
     assert!(look_up(&pledges, ANN, "b", Err(Error::NotFound), START + PATIENCE).is_empty());
     let mut recalls = Recalls::default();
-    assert!(pledges.tick(START + RESEND_INTERVAL, &mut recalls).is_empty());
+    assert!(pledges.tick(START + RESEND_INTERVAL, &mut recalls).sessions.is_empty());
     assert_eq!(recalls.0.into_keys().collect::<Vec<_>>(), [ANN], "a recall is sent again");
     let mut recalls = Recalls::default();
-    assert!(pledges.tick(START + EXPIRES_AFTER, &mut recalls).is_empty());
+    assert!(pledges.tick(START + EXPIRES_AFTER, &mut recalls).sessions.is_empty());
     // The last heartbeat that renewed the pledge may have been sent just before the patience was over.
     assert!(EXPIRES_AFTER > PLEDGE_LEASE);
-    assert_eq!(pledges.tick(START + PATIENCE + EXPIRES_AFTER, &mut recalls), BTreeSet::from([ANN]));
+    assert_eq!(pledges.tick(START + PATIENCE + EXPIRES_AFTER, &mut recalls).sessions, BTreeSet::from([ANN]));
     assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (false, vec![]));
 }
 
@@ -184,8 +184,8 @@ fn pledges_of_an_earlier_leader_have_expired_in_the_end() {
     pledges.begin(TERM, Duration::ZERO, &mut Recalls::default());
     let mut recalls = Recalls::default();
     pledges.know_sessions(&[ANN], START, &mut recalls);
-    assert!(pledges.tick(START + PLEDGE_LEASE, &mut recalls).is_empty());
-    assert_eq!(pledges.tick(START + EXPIRES_AFTER, &mut recalls), BTreeSet::from([ANN]));
+    assert!(pledges.tick(START + PLEDGE_LEASE, &mut recalls).sessions.is_empty());
+    assert_eq!(pledges.tick(START + EXPIRES_AFTER, &mut recalls).sessions, BTreeSet::from([ANN]));
     assert!(!change(&pledges, BEN, &name_changes("a"), START).0);
 }
 
@@ -240,7 +240,7 @@ fn pledges_recalled_for_want_of_room_stay_until_they_are_returned() {
     assert!(look_up(&pledges, ANN, "more", Err(Error::NotFound), START).is_empty());
     let (mut lost, mut again, later) = (Recalls::default(), Recalls::default(), START + PATIENCE + EXPIRES_AFTER);
     pledges.tick(START, &mut lost);
-    assert!(pledges.tick(later, &mut again).is_empty(), "both sessions are renewed, and answer by them");
+    assert!(pledges.tick(later, &mut again).sessions.is_empty(), "both sessions are renewed, and answer by them");
     assert!(look_up(&pledges, ANN, "more", Err(Error::NotFound), later).is_empty());
     pledges.tick(later, &mut again);
     assert_eq!(again.0, lost.0, "a recall that was lost is sent again");
@@ -389,7 +389,7 @@ fn a_session_that_ends_or_does_not_return_its_grant_may_have_written_until_then(
     grant(&pledges, BEN, START).unwrap();
     assert!(change(&pledges, ANN, &attribute_changes(), START).0);
     let late = START + PATIENCE + EXPIRES_AFTER;
-    assert_eq!(pledges.tick(late, &mut Recalls::default()), BTreeSet::from([BEN]));
+    assert_eq!(pledges.tick(late, &mut Recalls::default()).sessions, BTreeSet::from([BEN]));
     assert_eq!(pledges.take_written(), lost());
     assert!(!change(&pledges, ANN, &attribute_changes(), late).0);
 }

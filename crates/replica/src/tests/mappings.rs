@@ -1,5 +1,6 @@
 //! Mapping rights of sessions, at a whole ring: who asks waits, and so does who changes the bytes.
 
+use super::heal::form;
 use super::*;
 
 const ANN: SessionId = SessionId(1);
@@ -91,4 +92,32 @@ fn a_truncate_and_a_write_wait_until_another_session_has_returned_the_right() {
         let again = mapped.map(ANN);
         given = mapped.given(again).unwrap();
     }
+}
+
+/// W11: the session was cut off, and does not know that another has had the right.
+#[test]
+fn a_leader_takes_no_word_for_a_right_that_one_before_it_has_passed_on() {
+    let mut mapped = Mapped::new();
+    let first = mapped.map(ANN);
+    let first = mapped.given(first).unwrap();
+    let waiting = mapped.map(BEN);
+    (0..80).for_each(|_| mapped.ring.tick());
+    let second = mapped.given(waiting).unwrap();
+    let number = mapped.leader.partition.0;
+    let follower = mapped.ring.partitions.keys().find(|one| one.partition.0 == number && **one != mapped.leader);
+    let follower = *follower.unwrap();
+    mapped.ring.sessions = vec![ANN, BEN];
+    form(&mut mapped.ring, number, follower.brick.0, &[follower.brick.0], &[]);
+    mapped.leader = follower;
+    let term = mapped.ring.partitions[&follower].pledge_term(ANN, Duration::ZERO).unwrap();
+    for (session, given) in [(ANN, &first), (BEN, &second)] {
+        let since = MappedSince { term: given.term, number: given.number };
+        let kept = KeptRight { partition: follower.partition, inode: mapped.inode, since };
+        mapped.ring.tell(follower, Event::Forgot { session, volume: VOLUME, term, mapped: vec![kept] });
+    }
+    assert!(mapped.ring.branches.contains("a session names a mapping right that it has lost"));
+    let again = mapped.map(BEN);
+    assert!(matches!(mapped.given(again).unwrap().given_for, GivenFor::Mapping { since: 0 }));
+    let again = mapped.map(ANN);
+    assert_eq!(mapped.given(again), None);
 }

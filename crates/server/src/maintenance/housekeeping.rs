@@ -290,7 +290,8 @@ fn collect_orphans(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Releases the locks of a session that has ended, and deletes its slots: the results that its retries would have got.
+/// Releases the locks of a session that has ended, and deletes its slots, which are the results that its retries would
+/// have got, and the list of mapping rights that it had lost.
 ///
 /// # Errors
 ///
@@ -299,13 +300,19 @@ pub fn forget_session(node: &Node, ring: &Arc<HostedRing>, session: SessionId) -
     // Releasing cannot fail, and other sessions wait for the locks.
     node.session_ended(ring, session);
     for to in ring.leaders() {
-        let prefix = Key::session_prefix(ring.ring, to.partition.first_position(ring.count()), session);
         let Some(hosted) = ring.replica(to) else { continue };
-        let entries = hosted.brick.scan(&prefix, &prefix.prefix_end(), SESSION_SLOTS)?;
-        if !entries.is_empty() {
-            let mut commit = Commit::default();
-            entries.into_iter().for_each(|(key, _)| commit.delete(key));
-            node.change(ring, to.partition, commit)?;
+        let position = to.partition.first_position(ring.count());
+        let slots = Key::session_prefix(ring.ring, position, session);
+        for prefix in [slots, Key::passed_on_prefix(ring.ring, position, session)] {
+            loop {
+                let entries = hosted.brick.scan(&prefix, &prefix.prefix_end(), SESSION_SLOTS)?;
+                if entries.is_empty() {
+                    break;
+                }
+                let mut commit = Commit::default();
+                entries.into_iter().for_each(|(key, _)| commit.delete(key));
+                node.change(ring, to.partition, commit)?;
+            }
         }
     }
     Ok(())

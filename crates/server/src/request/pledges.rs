@@ -26,7 +26,7 @@ impl Node {
         &self,
         session: &Session,
         forgot: &[(PartitionNumber, u64)],
-        mapped: &[(PartitionNumber, InodeId)],
+        mapped: &[KeptRight],
     ) -> Result<Vec<(PartitionNumber, u64)>> {
         let Ok(until) = self.views.lease().check() else { return Ok(Vec::new()) };
         let ring = self.ring(self.volume(session.volume)?.ring)?;
@@ -39,8 +39,7 @@ impl Node {
             };
             if let Some((_, term)) = forgot.iter().find(|(partition, _)| awaits && *partition == to.partition) {
                 let mut turn = Turn::new(self, &ring);
-                let of_it = mapped.iter().filter(|(partition, _)| *partition == to.partition);
-                let mapped = of_it.map(|(_, inode)| *inode).collect();
+                let mapped = mapped.iter().filter(|kept| kept.partition == to.partition).copied().collect();
                 let (session, volume) = (session.id, session.volume);
                 turn.deliver(to, Event::Forgot { session, volume, term: *term, mapped });
                 turn.run();

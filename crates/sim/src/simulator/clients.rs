@@ -2,6 +2,7 @@
 
 mod disks;
 pub mod locks;
+pub mod mappings;
 pub mod objects;
 pub mod servers;
 pub mod spread;
@@ -54,7 +55,8 @@ impl World {
                 Ok(volume) => {
                     let volume = Arc::new(volume);
                     world.people[client as usize].volume = Some(volume.clone());
-                    world.begin_disks(client, volume);
+                    world.begin_disks(client, volume.clone());
+                    world.begin_mapping(client, volume);
                     (0..world.calls_at_once(client)).for_each(|_| world.thinks(client));
                 }
                 Err(error) => world.wrong.push(format!("client {client} cannot open the volume: {error}")),
@@ -257,6 +259,7 @@ impl World {
         person.is_at_work = false;
         let volume = person.volume.take();
         self.disks.client_died(number, at);
+        self.mapped.client_died(number);
         self.paused_clients.remove(&number);
         let session = volume.as_ref().map(|volume| volume.session());
         self.threads.end(Owner::Client(number), volume, self.now, &mut self.random);

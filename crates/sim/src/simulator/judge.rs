@@ -53,7 +53,7 @@ impl World {
         let waits = self.people.iter().enumerate().filter(|(_, one)| !one.calls.is_empty());
         left.extend(waits.map(|(number, one)| format!("client {number} waits: {:?}", one.calls)));
         let works = self.people.iter().enumerate().filter(|(_, one)| one.is_at_work);
-        left.extend(works.map(|(number, _)| format!("client {number} uses the vDisk")));
+        left.extend(works.map(|(number, _)| format!("client {number} uses the vDisk, or the mapped file")));
         left
     }
 
@@ -101,7 +101,7 @@ impl World {
         let is_undecided = |what: &str| what.starts_with("the search for an order of the calls gave up");
         let (undecided, wrong): (Vec<_>, Vec<_>) = complaints.into_iter().partition(|one| is_undecided(&one.what));
         self.report.add(UNDECIDED, undecided.len() as u64);
-        wrong.into_iter().map(|complaint| complaint.to_string()).collect()
+        wrong.into_iter().map(|complaint| complaint.to_string()).chain(self.mapped.check()).collect()
     }
 
     /// Ends a server's process, and opens its bricks as the next one would.

@@ -4,6 +4,7 @@ use crate::history::disks::{DiskCallNumber, DiskHistory};
 use crate::history::{CallNumber, History, Moment};
 use crate::simulator::Report;
 use crate::simulator::clients::locks::Listener;
+use crate::simulator::clients::mappings::Mapped;
 use crate::simulator::clients::objects::KnownObjects;
 use crate::simulator::clients::spread::Spread;
 use crate::simulator::clients::workload::Known;
@@ -173,7 +174,7 @@ pub struct Person {
     pub calls: BTreeMap<CallNumber, Op>,
     pub calls_left: u32,
     pub script: VecDeque<Op>,
-    /// It uses the vDisk.
+    /// It uses the vDisk, or the mapped file.
     pub is_at_work: bool,
     /// It reads everything that it is shown.
     pub examines: bool,
@@ -208,6 +209,7 @@ pub struct World {
     pub objects: KnownObjects,
     pub history: History,
     pub disks: DiskHistory,
+    pub mapped: Mapped,
     /// Calls about the vDisk that found damage though no brick was damaged.
     pub disk_damage: Vec<(DiskCallNumber, String)>,
     moment: Moment,
@@ -299,6 +301,7 @@ impl World {
             objects: KnownObjects::default(),
             history: History::default(),
             disks: DiskHistory::default(),
+            mapped: Mapped::default(),
             disk_damage: Vec::new(),
             moment: 0,
             digest: Xxh3::new(),

@@ -1,4 +1,4 @@
-//! Mapping rights of a session, and what the kernel may have of mapped files (`docs/coherence.md`, rules W1 to W10). Pure:
+//! Mapping rights of a session, and what the kernel may have of mapped files (`docs/coherence.md`, rules W1 to W11). Pure:
 //! the time comes in.
 //!
 //! Invariant: a page of a file that this mount has open for writing is given to the kernel, and taken from it, only under
@@ -74,6 +74,8 @@ struct Mapped {
     /// The kernel has no pages that it got before there were writers.
     is_settled: bool,
     right: Option<Right>,
+    /// Since when the session has had the right, or the lost one, without a break.
+    since: MappedSince,
     /// A right whose lease is over, or that an earlier leader gave. The kernel may have pages of it.
     lost: Option<Right>,
     /// The kernel may have pages that are older than what another session has stored.
@@ -226,8 +228,12 @@ impl Mappings {
         }
         let before = file.right.or(file.lost);
         let first = Right { number: since, ..given };
-        let is_unbroken = |before: Right| since == 0 || first.is_until(&before);
-        file.is_stale |= before.is_some_and(|before| !is_unbroken(before));
+        let is_unbroken = before.is_some_and(|before| since == 0 || first.is_until(&before));
+        file.is_stale |= before.is_some() && !is_unbroken;
+        if !is_unbroken {
+            let number = if since == 0 { given.number } else { since };
+            file.since = MappedSince { term: given.term, number };
+        }
         if file.right.is_none() {
             file.fault_at = now;
         }
@@ -346,14 +352,16 @@ impl Mappings {
     }
 
     /// The rights that the session keeps at a new leader: no other session has had them, as far as it knows.
-    pub fn kept(&self) -> Vec<(PartitionNumber, InodeId)> {
+    pub fn kept(&self) -> Vec<KeptRight> {
         let is_kept = |file: &&Mapped| !file.is_stale && file.writers > 0;
         let right = |file: &Mapped| file.right.or(file.lost);
         let mut kept: Vec<_> = self
             .files
             .iter()
             .filter(|(_, file)| is_kept(file))
-            .filter_map(|(inode, file)| right(file).map(|right| (right.partition, *inode)))
+            .filter_map(|(inode, file)| {
+                right(file).map(|right| KeptRight { partition: right.partition, inode: *inode, since: file.since })
+            })
             .collect();
         kept.sort_unstable();
         kept

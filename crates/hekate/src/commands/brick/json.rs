@@ -53,6 +53,9 @@ fn entry_fields(entry: &Entry) -> Map<String, Value> {
             json!({ "session": session, "slot": slot, "op": record.op_id, "reply_bytes": record.reply.len() })
         }
         Entry::Loose => json!({}),
+        Entry::PassedOn { session, volume, inode, since } => json!({
+            "session": session, "of_volume": volume, "inode": id(*inode), "term": since.term, "number": since.number,
+        }),
         Entry::Orphan { inode } | Entry::Writing { inode } => json!({ "inode": id(*inode) }),
         Entry::Heal { record } => {
             let differing: Vec<Value> = record.differing.iter().map(|shard| shard_id(*shard)).collect();

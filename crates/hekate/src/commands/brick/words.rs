@@ -42,6 +42,9 @@ pub fn entry(place: KeyPrefix, entry: &Entry) -> String {
         }
         Entry::Orphan { inode } => format!("orphan {inode:?} of {of}"),
         Entry::Loose => "marker: fast writes may not be on stable storage".into(),
+        Entry::PassedOn { session, volume, inode, .. } => {
+            format!("session {session} has lost its mapping right of {inode:?} of volume {volume}")
+        }
         Entry::Writing { inode } => format!("{inode:?} of {of} is being written"),
         Entry::Heal { record } => {
             let HealRecord { healed, live, differing } = record;

@@ -45,6 +45,37 @@ fn map(pledges: &Pledges, session: SessionId) -> (Option<(u64, u64)>, Vec<Sessio
     map_at(pledges, session, START)
 }
 
+/// The sessions that lose their rights, once that is recorded.
+fn late(pledges: &Pledges, after: u64) -> Vec<SessionId> {
+    let Late { rights, .. } = pledges.tick(seconds(after), &mut Recalls::default());
+    pledges.passing_on(&rights);
+    for PassedOn { session, file, .. } in &rights {
+        assert!(!pledges.is_mapped_by_another(*session, *file) && pledges.is_mapped_by_another(CAT, *file));
+    }
+    assert_eq!(pledges.tick(seconds(after), &mut Recalls::default()).rights, [], "they are recorded once");
+    pledges.passed_on(&rights);
+    rights.iter().map(|right| right.session).collect()
+}
+
+#[test]
+fn a_view_that_begins_records_a_lost_right_again_and_a_record_ends_no_right_that_was_given_later() {
+    let pledges = beginning(&[]);
+    let (Some((first, _)), _) = map(&pledges, ANN) else { panic!("not given") };
+    map(&pledges, BEN);
+    let Late { rights, sessions } = pledges.tick(seconds(9), &mut Recalls::default());
+    assert_eq!(
+        (&rights[..], sessions),
+        (&[PassedOn { session: ANN, file: (VOLUME, FILE), number: first }][..], [ANN].into())
+    );
+    pledges.passing_on(&rights);
+    pledges.begin(TERM, seconds(9), &mut Recalls::default());
+    assert_eq!(pledges.tick(seconds(9), &mut Recalls::default()).rights, rights);
+    give_back(&pledges, ANN, first);
+    let (Some((second, _)), _) = map_at(&pledges, ANN, seconds(9)) else { panic!("it was returned") };
+    pledges.passed_on(&rights);
+    assert_eq!(map_at(&pledges, BEN, seconds(9)), (None, vec![ANN]), "of number {second}");
+}
+
 fn give_back(pledges: &Pledges, session: SessionId, number: u64) -> bool {
     pledges.returned((session, VOLUME), TERM, &[Pledge { about: Pledged::Mapping { inode: FILE }, number }], &[])
 }
@@ -84,17 +115,17 @@ fn a_session_that_hangs_loses_its_right_after_six_seconds_and_one_that_writes_ba
     assert_eq!(map(&pledges, BEN), (None, vec![ANN]));
     assert_eq!(map_at(&pledges, ANN, seconds(3)), (Some((first, first)), vec![]), "it says that it writes back");
     assert!(pledges.term_for(ANN, seconds(3)).is_some() && pledges.term_for(ANN, seconds(4)).is_none());
-    assert!(pledges.tick(seconds(8), &mut Recalls::default()).is_empty());
-    assert_eq!(pledges.tick(seconds(9), &mut Recalls::default()).into_iter().collect::<Vec<_>>(), [ANN]);
+    assert_eq!(late(&pledges, 8), []);
+    assert_eq!(late(&pledges, 9), [ANN]);
     let (Some((second, since)), _) = map_at(&pledges, BEN, seconds(9)) else { panic!("not given") };
     assert!(second > first && since == second);
-    for late in 0..60 {
+    for after in 0..60 {
         map_at(&pledges, ANN, seconds(10));
-        map_at(&pledges, BEN, seconds(10 + late));
+        map_at(&pledges, BEN, seconds(10 + after));
     }
-    assert!(pledges.tick(seconds(74), &mut Recalls::default()).is_empty(), "it said so for a minute");
+    assert_eq!(late(&pledges, 74), [], "it said so for a minute");
     map_at(&pledges, BEN, seconds(74));
-    assert!(!pledges.tick(seconds(82), &mut Recalls::default()).is_empty(), "not for ever");
+    assert_eq!(late(&pledges, 82), [BEN], "not for ever");
 }
 
 /// A session that is away may have the right.
@@ -102,7 +133,7 @@ fn a_session_that_hangs_loses_its_right_after_six_seconds_and_one_that_writes_ba
 fn a_new_leader_gives_no_right_before_each_session_has_spoken_or_ended() {
     let pledges = beginning(&[ANN, BEN]);
     assert!(!pledges.forgot(BEN, TERM));
-    assert!(!pledges.tick(seconds(6), &mut Recalls::default()).is_empty(), "changes go on");
+    assert_eq!(pledges.tick(seconds(6), &mut Recalls::default()).sessions, BTreeSet::from([ANN]), "changes go on");
     assert_eq!(map_at(&pledges, BEN, seconds(7)), (None, vec![]));
     assert!(pledges.awaits(ANN) && !pledges.awaits(BEN));
     assert_eq!(pledges.slow_sessions(seconds(7)).into_keys().collect::<Vec<_>>(), [ANN], "it is named");

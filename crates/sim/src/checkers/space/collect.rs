@@ -67,6 +67,7 @@ fn put(
     match kind {
         Kind::Partition => return PartitionRecord::from_bytes(value).map(drop).map_err(unreadable),
         Kind::Session => return SessionRecord::from_bytes(value).map(drop).map_err(unreadable),
+        Kind::PassedOn => return MappedSince::from_bytes(value).map(drop).map_err(unreadable),
         Kind::Intent => {
             let what = IntentRecord::from_bytes(value).map_err(unreadable)?.what;
             return Err(format!("an intent is left: {what} was neither finished nor undone"));
@@ -107,6 +108,7 @@ fn put(
         | Kind::Hold
         | Kind::Writing
         | Kind::Loose
+        | Kind::PassedOn
         | Kind::Heal
         | Kind::Unsettled => {}
     }

@@ -199,6 +199,7 @@ impl Workload {
             blocks: pick(random, &[6, 12]),
             looks: pick(random, &[50, 70, 85, 95]),
             grows: pick(random, &[0, 0, 0, 40, 60]),
+            maps: pick(random, &[false, false, true]),
             restarts_at_once: true,
             faults,
             ..narrow

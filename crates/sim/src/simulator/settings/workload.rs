@@ -111,6 +111,8 @@ pub struct Workload {
     pub looks: u64,
     /// Writes that make the client's own file longer, in percent.
     pub grows: u64,
+    /// Clients add to a word of a file that all of them map.
+    pub maps: bool,
     /// One killed server in two is started again at once.
     pub restarts_at_once: bool,
     /// All clients but the first call seldom, so that it is mostly alone with its file; nearly all its overwrites are
@@ -170,6 +172,7 @@ impl Workload {
             durable_overwrites,
             looks: 0,
             grows: 0,
+            maps: false,
             restarts_at_once: false,
             visitors: false,
             rivals: false,

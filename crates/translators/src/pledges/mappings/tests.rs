@@ -9,6 +9,10 @@ fn right(number: u64) -> Right {
     Right { partition: PartitionNumber(1), term: 3, number }
 }
 
+fn kept_since(term: u64, number: u64) -> KeptRight {
+    KeptRight { partition: PartitionNumber(1), inode: FILE, since: MappedSince { term, number } }
+}
+
 fn ms(milliseconds: u64) -> Duration {
     START + Duration::from_millis(milliseconds)
 }
@@ -105,7 +109,7 @@ fn after_the_lease_pages_are_written_if_no_other_session_has_had_the_right() {
     assert_eq!(mappings.lose(START, |_| false), [FILE]);
     assert_eq!(mappings.lose(START, |_| false), [], "a thread drops them");
     assert_eq!(mappings.next_drop(FILE, false, START), Dropping::Pass);
-    assert_eq!(mappings.kept(), [(PartitionNumber(1), FILE)]);
+    assert_eq!(mappings.kept(), [kept_since(3, 5)]);
     assert_eq!((write_back(&mut mappings), write_back(&mut mappings)), (Next::Ask, Next::Wait(LOOK_AGAIN)));
     assert!(!give(&mut mappings, right(5), 4));
     assert_eq!((write_back(&mut mappings), fault(&mut mappings, 5)), (Next::Go, Next::Go));
@@ -133,11 +137,19 @@ fn after_another_session_has_had_the_right_no_page_is_written_until_all_are_drop
 fn a_new_leader_that_was_told_of_the_right_gives_it_without_a_break() {
     for (since, is_kept) in [(0, true), (5, false)] {
         let mut mappings = mapped();
+        assert_eq!(mappings.kept(), [kept_since(3, 5)]);
         mappings.lose(START, |_| false);
         assert_eq!(write_back(&mut mappings), Next::Ask);
         mappings.take(FILE, Right { term: 4, ..right(6) }, since, START);
         mappings.asked(FILE);
         assert_eq!(write_back(&mut mappings), if is_kept { Next::Go } else { Next::Refuse });
+        // The next leader compares it with what it knows to be lost.
+        assert_eq!(mappings.kept(), if is_kept { vec![kept_since(3, 5)] } else { Vec::new() });
+        let mut passed = (false, Dropping::Pass);
+        while passed.1 == Dropping::Pass {
+            passed = (true, mappings.next_drop(FILE, passed.0, START));
+        }
+        assert_eq!(mappings.kept(), [if is_kept { kept_since(3, 5) } else { kept_since(4, 5) }]);
     }
 }
 

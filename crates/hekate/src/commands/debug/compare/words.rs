@@ -29,6 +29,7 @@ pub fn title(key: &Key, known: Option<&Known>) -> String {
         Kind::Orphan => format!("orphan {inode:?}"),
         Kind::Writing => format!("{inode:?} is being written"),
         Kind::Loose => "the marker of fast writes that may not be on stable storage".into(),
+        Kind::PassedOn => "a mapping right that a session has lost".into(),
         Kind::Garbage => format!("garbage {:?}", DataId(id)),
         Kind::Heal => "how far the replica has healed".into(),
         Kind::Unsettled => "fast writes that some member may lack".into(),
