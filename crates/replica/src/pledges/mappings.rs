@@ -43,7 +43,6 @@ impl Mappings {
     /// A right has expired.
     pub fn expired(&self, about: &About, (session, number): (SessionId, u64), late: &mut Late) {
         if let Some(file) = mapped_file(about).filter(|file| !self.passing.contains(file)) {
-            late.sessions.insert(session);
             late.rights.push(PassedOn { session, file, number });
         }
     }

@@ -14,6 +14,9 @@ use crate::ops::step::{Ask, Commit};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
+/// Rights that one record is about. The next tick has others.
+const RECORDED_AT_ONCE: usize = 256;
+
 /// A mapping right that a session has lost to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PassedOn {
@@ -60,7 +63,8 @@ impl Leader {
     }
 
     /// Records that sessions have lost these rights.
-    pub fn pass_rights_on(&mut self, cx: &mut Context, rights: Vec<PassedOn>) -> Result<()> {
+    pub fn pass_rights_on(&mut self, cx: &mut Context, mut rights: Vec<PassedOn>) -> Result<()> {
+        rights.truncate(RECORDED_AT_ONCE);
         if rights.is_empty() || !self.serves() || !self.all_present() {
             return Ok(());
         }
@@ -79,6 +83,14 @@ impl Leader {
         self.pledges.passed_on(rights);
         self.requests.retry_if_any();
         cx.out.branches.push("a mapping right is passed on without its return");
+        let (number, ring) = (cx.at.own.partition, cx.at.ring);
+        let lost = rights.iter().map(|PassedOn { session, file: (volume, inode), .. }| {
+            format!(
+                "partition {number} of ring {ring}: session {session} of volume {volume} has lost its mapping right of \
+                 {inode:?}, which it has not returned: others may have it"
+            )
+        });
+        cx.out.notes.extend(lost);
     }
 
     /// The session keeps rights that an earlier leader has given it, but for those that it has lost since.
