@@ -264,9 +264,13 @@ impl Threads {
         }
     }
 
-    /// Keeps an answer for the thread that waits for it, or will. Notifications that it has not taken yet stay.
+    /// Keeps an answer for the thread that waits for it, or will. Notifications that it has not taken yet stay. Nothing
+    /// comes on a connection that is lost.
     pub fn put_answer(&mut self, message: MessageNumber, mut answer: Answer) {
         let Some(shared) = &mut self.shared else { return };
+        if matches!(shared.answers.get(&message), Some(Answer::Lost)) {
+            return;
+        }
         if let (Some(Answer::Notified(before)), Answer::Notified(all)) = (shared.answers.get(&message), &mut answer) {
             all.splice(..0, before.iter().cloned());
         }
