@@ -101,6 +101,10 @@ impl SecondTries {
         }
     }
 
+    fn holds(&self, thread: u32, inode: InodeId) -> bool {
+        self.threads.lock().get(&thread).is_some_and(|one| one.held == Some(inode))
+    }
+
     /// The second attempt of a thread ends. Returns the inode that it no longer holds.
     fn end(&self, thread: u32) -> Option<InodeId> {
         let mut threads = self.threads.lock();
@@ -180,10 +184,19 @@ impl Filesystem {
         Err(Error::Stale)
     }
 
+    /// True if the kernel has found this file by a name that it had: a second attempt looks names up, and then the file is
+    /// held. So this is the first attempt of the thread's next system call.
+    fn is_found_by_kernel(&self, caller: &Caller) -> bool {
+        let kind = self.nodes.get(caller.inode.number()).map(|(_, kind)| kind);
+        kind.is_some_and(|kind| kind != NodeKind::Directory) && !self.second_tries.holds(caller.thread, caller.inode)
+    }
+
     /// The outcome that is sent to the kernel: the first ESTALE begins a second attempt, and there is no third.
     pub(super) fn finish_attempt(&self, caller: &Caller, second: bool, step: Step, outcome: Outcome) -> Outcome {
         let is_stale = outcome == Err(Failed(Errno::STALE));
+        let second = second && !(is_stale && self.is_found_by_kernel(caller));
         if is_stale && !second && caller.thread != 0 {
+            self.second_tries.end(caller.thread).into_iter().for_each(|inode| self.release_hold(inode));
             self.second_tries.begin(caller.thread);
             return outcome;
         }
