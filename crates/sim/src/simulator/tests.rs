@@ -221,6 +221,8 @@ fn narrow_pledges_become_whole() {
         "recalls of pledges",
         "branch: a change waits for pledges",
         "branch: pledges have expired",
+        "mapping: a page is read",
+        "mapping: a page is written back",
         "fault: a client is paused",
         "fault: a connection for notifications is cut",
     ] {

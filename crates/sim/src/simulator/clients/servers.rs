@@ -195,4 +195,16 @@ mod tests {
         all.put_answer(MESSAGE, Answer::Listening);
         assert!(matches!(resume(&mut all), Some(Suspended::Ended)), "it waits again though the answer is there");
     }
+
+    #[test]
+    fn nothing_comes_on_a_connection_that_is_lost() {
+        let (mut all, mut random) = (Threads::new(), Random::new(0));
+        all.put_answer(MESSAGE, Answer::Lost);
+        all.put_answer(MESSAGE, Answer::Listening);
+        let thread = all.add(Owner::Client(0), || {
+            assert!(matches!(answer(MESSAGE, None, &|| false), Some(Answer::Lost)));
+        });
+        let ran = all.resume(thread, None, false, (0, &mut random)).map(|ran| ran.suspended);
+        assert!(matches!(ran, Some(Suspended::Ended)));
+    }
 }
