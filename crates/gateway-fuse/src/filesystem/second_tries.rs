@@ -259,6 +259,7 @@ mod tests {
         assert_eq!(tries.look(8), (false, vec![]));
         assert_eq!(tries.hold(7, one), None);
         assert_eq!(tries.hold(7, other), Some(one));
+        assert!(tries.holds(7, other) && !tries.holds(7, one) && !tries.holds(8, other));
         assert_eq!(tries.hold(8, one), Some(one), "a thread that is in no second try holds nothing");
         assert_eq!(tries.end(7), Some(other));
         assert_eq!((tries.end(7), tries.look(7)), (None, (false, vec![])));
