@@ -10,8 +10,8 @@
 
 mod grants;
 mod mappings;
-mod passing;
 mod recalls;
+mod rights;
 
 use crate::ops::step::{Ask, RecalledGrants};
 use grants::Grants;
@@ -19,8 +19,8 @@ pub(crate) use grants::{Ending, Written};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use mappings::{Mappings, is_mapping};
-pub(crate) use passing::PassedOn;
 pub(crate) use recalls::Recalls;
+pub(crate) use rights::PassedOn;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -317,3 +317,6 @@ pub fn forget_session(node: &Node, ring: &Arc<HostedRing>, session: SessionId) -
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
