@@ -1118,7 +1118,7 @@ struct hekate_entry {
     hekate_id inode;
     /* Kind of that inode. */
     uint8_t kind;
-    /* Attributes of the inode, if the partition of the name has them. */
+    /* Attributes of the inode, if the partition of the name has them and no op in flight holds a name in it. */
     bool has_attr;
     struct hekate_attr attr;
 };
@@ -2659,7 +2659,8 @@ static inline void hekate_put_reply_space(struct hekate_out *out, const struct h
     hekate_put_volume_space(out, &value->space);
 }
 
-/* The name leads to an inode of another partition, to which the client must send its request. */
+/* The name leads to an inode of another partition, to which the client must send its request. Or to a
+ * directory of which an op in flight holds a name: the client must ask for its attributes alone. */
 struct hekate_reply_elsewhere {
     hekate_id inode;
     uint8_t kind;

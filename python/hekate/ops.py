@@ -2401,7 +2401,8 @@ def _take_SpaceReply(buf, pos, end):
 
 
 class ElsewhereReply(Reply):
-    """The name leads to an inode of another partition, to which the client must send its request."""
+    """The name leads to an inode of another partition, to which the client must send its request. Or to a
+    directory of which an op in flight holds a name: the client must ask for its attributes alone."""
     __slots__ = ('inode', 'kind')
     _fields = ('inode', 'kind')
 

@@ -292,7 +292,7 @@ class Entry(Value):
     kind: NodeKind
     """Kind of that inode."""
     attr: Optional[Attr]
-    """Attributes of the inode, if the partition of the name has them."""
+    """Attributes of the inode, if the partition of the name has them and no op in flight holds a name in it."""
     def __init__(self, name: bytes, inode: InodeId, kind: NodeKind, attr: Optional[Attr] = ...) -> None: ...
 
 class VolumeSpace(Value):
@@ -778,7 +778,8 @@ class SpaceReply(Reply):
     def __init__(self, space: VolumeSpace) -> None: ...
 
 class ElsewhereReply(Reply):
-    """The name leads to an inode of another partition, to which the client must send its request."""
+    """The name leads to an inode of another partition, to which the client must send its request. Or to a
+    directory of which an op in flight holds a name: the client must ask for its attributes alone."""
     inode: InodeId
     kind: NodeKind
     def __init__(self, inode: InodeId, kind: NodeKind) -> None: ...

@@ -33,7 +33,8 @@ wire_enum! {
         /// `unrestored`: partitions led here that wait for the session's `Restore`. `graph`: the last change of the
         /// volume's graph that the server knows.
         10 = Orphans { inodes: Vec<InodeId>, unrestored: Vec<PartitionNumber>, graph: u64 },
-        /// The name leads to an inode of another partition, to which the client must send its request.
+        /// The name leads to an inode of another partition, to which the client must send its request. Or to a
+        /// directory of which an op in flight holds a name: the client must ask for its attributes alone.
         11 = Elsewhere { inode: InodeId, kind: NodeKind },
         /// The first lock in conflict, if there is one.
         12 = Lock { conflict: Option<HeldLock> },
@@ -98,7 +99,7 @@ wire_struct! {
         pub inode: InodeId,
         /// Kind of that inode.
         pub kind: NodeKind,
-        /// Attributes of the inode, if the partition of the name has them.
+        /// Attributes of the inode, if the partition of the name has them and no op in flight holds a name in it.
         pub attr: Option<Attr>,
     }
 

@@ -228,7 +228,7 @@ impl Pledges {
         now: Duration,
         recalls: &mut Recalls,
     ) -> bool {
-        let about: BTreeSet<About> = changes.iter().filter_map(about_of).collect();
+        let about: BTreeSet<About> = changes.iter().flat_map(all_about).collect();
         if about.is_empty() && !changes.iter().any(|change| removed_shard(change).is_some()) {
             return false;
         }
@@ -539,6 +539,19 @@ pub(crate) struct Late {
     pub sessions: BTreeSet<SessionId>,
     /// Mapping rights that have expired, and are still their sessions'.
     pub rights: Vec<PassedOn>,
+}
+
+/// All that a change of the index is about, as pledges are.
+fn all_about(change: &Change) -> impl Iterator<Item = About> {
+    about_of(change).into_iter().chain(moved_from(change))
+}
+
+/// The directory of a name that a rename holds: links of what has the new name already may be seen elsewhere.
+fn moved_from(change: &Change) -> Option<About> {
+    let Change::Put { key, .. } = change else { return None };
+    let is_name = key.kind()? == Kind::Hold && !key.rest().is_empty();
+    let is_recalled = is_name && !is_planted(Bug::HeldNamePledged);
+    is_recalled.then_some((key.prefix()?.volume, Pledged::Attributes { inode: InodeId::from_bits(key.id()?) }))
 }
 
 /// What a change of the index is about, as pledges are.

@@ -14,12 +14,17 @@ pub fn listed_by(op: &Op) -> Option<InodeId> {
     }
 }
 
-/// The directory whose names an op counts or lists. The answer to a change of attributes counts directories too, as
-/// links of their parent.
+/// The directory whose names an op counts or lists: attributes count directories as links of their parent.
 pub fn counted_by(op: &Op) -> Option<InodeId> {
     match op {
         Op::Name { op: NameOp::Stub { dir, .. } }
-        | Op::Inode { op: InodeOp::GetAttr { inode: dir } | InodeOp::SetAttr { inode: dir, .. } } => Some(*dir),
+        | Op::Inode {
+            op:
+                InodeOp::GetAttr { inode: dir }
+                | InodeOp::Accessed { inode: dir }
+                | InodeOp::Fetch { inode: dir, .. }
+                | InodeOp::SetAttr { inode: dir, .. },
+        } => Some(*dir),
         _ => listed_by(op),
     }
 }

@@ -271,6 +271,20 @@ fn a_name_is_recalled_before_a_rename_holds_it() {
 }
 
 #[test]
+fn attributes_of_a_directory_are_recalled_before_a_rename_holds_a_name_in_it() {
+    let pledges = begun();
+    let get = Op::Inode { op: InodeOp::GetAttr { inode: DIR } };
+    let found = Ok(Reply::Node { attr: Attr { kind: NodeKind::Directory, ..attr(DIR) }, created: false });
+    let reply = pledges.give(PartitionNumber(0), &ask(ANN), &get, found, START);
+    assert!(matches!(reply, Ok(Reply::Pledged { .. })));
+    let hold = |text: &[u8]| Key::hold(key(DIR), DIR, text);
+    let moves = [Change::Put { key: hold(b""), value: Default::default() }];
+    assert_eq!(change(&pledges, BEN, &moves, START), (false, vec![]), "the hold on moves of directories has no name");
+    let holds = [Change::Put { key: hold(b"a"), value: Default::default() }];
+    assert_eq!(change(&pledges, BEN, &holds, START), (true, vec![ANN]));
+}
+
+#[test]
 fn a_session_that_ends_has_no_pledges() {
     let pledges = begun();
     look_up(&pledges, ANN, "a", has_node(), START);

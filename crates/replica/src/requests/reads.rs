@@ -6,7 +6,8 @@
 //! |---|---|---|
 //! | it serves: the view is open, all members have one log | another replica could lead | `view_start/level.rs` |
 //! | the view has as many members as the operator demands | `--min-replicas` | `Membership::view` |
-//! | no op of another partition holds what is read | the op may have been seen elsewhere | `conflicts.rs` |
+//! | no op of another partition holds what is read | the op may have been seen elsewhere | `is_prepared` |
+//! | no such op holds a name of a directory that is shown | its links may have changed elsewhere | `without_moving` |
 //! | no record that a member may lack changed it | a new leader would not have it | `depends_on_unsettled` |
 //! | no fast write that a member may lack is in the shard | same | `FastLane`, `shows_unsettled` |
 //! | no truncate still has shards of the inode to cut | a write under the new layout would be cut too | `is_cutting` |
@@ -50,6 +51,7 @@ impl Leader {
             Err(Stop::Error(error)) => Err(error),
             Err(_) => return None,
         };
+        let found = self.without_moving(at, ask, found);
         let is_unrecorded = found.as_ref().is_ok_and(|reply| {
             !self.times.unrecorded_in(ask.volume, reply).is_empty() || self.shows_granted(ask, reply)
         });
@@ -67,14 +69,21 @@ impl Leader {
         if self.is_prepared(cx.at, ask, op) || self.pledges.hides_loss() {
             return Ok(false);
         }
-        match answer(cx.around.brick, ask, cx.at.own.partition, op) {
-            Ok(reply) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
-            Ok(reply) if self.shows_renewed(ask.volume, &Ok(reply.clone())) => return Ok(false),
-            Ok(reply) if !self.shows_recorded_times(cx, ask, &reply)? => return Ok(false),
-            Ok(reply) => self.answer(token, Ok(reply)),
-            Err(Stop::Error(error)) => self.answer(token, Err(error)),
+        let found = match answer(cx.around.brick, ask, cx.at.own.partition, op) {
+            Ok(reply) => Ok(reply),
+            Err(Stop::Error(error)) => Err(error),
             Err(_) => return Ok(false),
+        };
+        let found = self.without_moving(cx.at, ask, found);
+        if self.shows_cut(&found) || self.shows_renewed(ask.volume, &found) {
+            return Ok(false);
         }
+        if let Ok(reply) = &found
+            && !self.shows_recorded_times(cx, ask, reply)?
+        {
+            return Ok(false);
+        }
+        self.answer(token, found);
         Ok(true)
     }
 

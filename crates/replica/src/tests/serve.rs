@@ -13,6 +13,16 @@ fn lookup(text: &[u8]) -> Op {
     Op::Name { op: NameOp::Lookup { dir: ROOT, name: name(text) } }
 }
 
+fn made(ring: &mut TestRing, dir: InodeId, seed: u64) -> InodeId {
+    let Ok(Reply::Node { attr, .. }) = ring.execute(make_directory(dir, b"d", seed)) else { panic!("not made") };
+    ring.rest();
+    attr.id
+}
+
+fn fetch(inode: InodeId) -> Op {
+    Op::Inode { op: InodeOp::Fetch { inode, attribute: Bytes::new(), content: false } }
+}
+
 fn unlink(text: &[u8]) -> Op {
     Op::Name { op: NameOp::Unlink { dir: ROOT, name: name(text), open_here: None } }
 }
@@ -166,6 +176,39 @@ fn a_name_that_another_partition_renames_is_neither_shown_nor_changed() {
         assert_eq!(ring.answers[&Token(4)].is_ok(), !moves, "{:?}", ring.answers);
         assert!(ring.answers[&Token(2)].is_ok() && ring.answers[&Token(3)].is_ok());
     }
+}
+
+/// Who has seen the directory's name elsewhere would find its old parent with one link too many.
+#[test]
+fn links_of_a_directory_are_not_shown_while_another_partition_renames_a_name_in_it() {
+    let mut ring = open(&storages());
+    let root = ring.leader(ROOT.position());
+    let ways = (elsewhere(&ring, root), root);
+    let dir = made(&mut ring, ROOT, seed_of(root.partition));
+    let below = made(&mut ring, dir, seed_of(root.partition));
+    let parent = Op::Inode { op: InodeOp::Parent { inode: below } };
+    let list = Op::Name { op: NameOp::List { dir: ROOT, after: None, limit: 9, attributes: true, touch: false } };
+    let links = |ring: &TestRing| -> Vec<Option<u32>> {
+        let of = |op: &Op| match read_now(ring, root, op) {
+            Some(Ok(Reply::Node { attr, .. })) => Some(attr.nlink),
+            Some(Ok(Reply::Elsewhere { inode, kind: NodeKind::Directory })) if inode == dir => None,
+            Some(Ok(Reply::List { entries, .. })) => entries[0].attr.as_ref().map(|attr| attr.nlink),
+            other => panic!("{other:?}"),
+        };
+        [&lookup(b"d"), &parent, &list].map(of).into()
+    };
+    assert_eq!(links(&ring), [Some(3); 3]);
+    let held = name(b"d");
+    assert!(is_taken(&leg(&mut ring, ways, 0, Leg::HoldName { dir, name: held.clone() })));
+    assert_eq!(links(&ring), [None; 3]);
+    for (token, op) in (1..).zip([lookup(b"d"), list.clone(), get_attr(dir), fetch(dir)]) {
+        begin(&mut ring, token, op);
+    }
+    assert!(matches!(ring.answers[&Token(1)], Ok(Reply::Elsewhere { .. })), "{:?}", ring.answers);
+    assert_eq!(ring.answers.len(), 2, "who asks for the attributes waits");
+    assert!(is_taken(&leg(&mut ring, ways, 1, Leg::ReplaceName { dir, name: held, new: None })));
+    (0..10).for_each(|_| ring.tick());
+    assert_eq!((links(&ring), ring.answers.len()), (vec![Some(2); 3], 4));
 }
 
 /// The log has the hold.

@@ -28,17 +28,42 @@ impl Leader {
             self.transactions.prepared.contains(&key) && !is_planted(Bug::HoldIgnored)
                 || self.transactions.unnamed.values().flatten().any(|(_, unnamed)| *unnamed == key)
         };
-        let is_moving = |dir: InodeId| {
-            let all = Key::hold(ask.names_prefix(at, dir), dir, b"");
-            // The hold without a name is that of the volume's moves of directories.
-            self.transactions.prepared.range(all.successor()..all.prefix_end()).next().is_some()
-        };
         let is_made = |dir: InodeId| {
             self.is_unborn(dir) || self.transactions.unnamed.values().flatten().any(|(of, _)| *of == dir)
         };
-        let all_of_it = counted_by(op).is_some_and(is_moving) || listed_by(op).is_some_and(is_made);
+        let all_of_it =
+            counted_by(op).is_some_and(|dir| self.is_moving(at, ask, dir)) || listed_by(op).is_some_and(is_made);
         let mut names = names_of(op).into_iter().flatten();
         all_of_it || names.any(|(dir, name)| self.is_unborn(dir) || is_held(ask.hold_key(at, dir, name)))
+    }
+
+    /// True if an op of another partition holds a name of the directory. It may have been seen elsewhere already, and
+    /// will change the directory's links and times.
+    fn is_moving(&self, at: PartitionNumber, ask: &Ask, dir: InodeId) -> bool {
+        let all = Key::hold(ask.names_prefix(at, dir), dir, b"");
+        // The hold without a name is that of the volume's moves of directories.
+        self.transactions.prepared.range(all.successor()..all.prefix_end()).next().is_some()
+    }
+
+    /// The answer, without the attributes of directories that have held names. The client asks for these attributes
+    /// alone, which waits for the holds to end, and new holds wait for it.
+    pub fn without_moving(&self, at: &Membership, ask: &Ask, found: Result<Reply>) -> Result<Reply> {
+        if self.transactions.prepared.is_empty() {
+            return found;
+        }
+        let is_moving =
+            |attr: &Attr| attr.kind == NodeKind::Directory && self.is_moving(at.own.partition, ask, attr.id);
+        let elsewhere = |attr: &Attr| Reply::Elsewhere { inode: attr.id, kind: attr.kind };
+        let mut reply = found?;
+        match &mut reply {
+            Reply::Node { attr, created: false } if is_moving(attr) => return Ok(elsewhere(attr)),
+            Reply::Fetched { object } if is_moving(&object.attr) => return Ok(elsewhere(&object.attr)),
+            Reply::List { entries, .. } | Reply::Keys { entries, .. } => {
+                entries.iter_mut().for_each(|entry| drop(entry.attr.take_if(|attr| is_moving(attr))));
+            }
+            _ => {}
+        }
+        Ok(reply)
     }
 
     /// True if the op looks up or lists the new name of a link in flight. The inode counts the link already, and may
