@@ -131,7 +131,7 @@ fn who_has_lost_records_neither_leads_nor_stays_though_the_others_no_longer_have
             _ => assert!(replica.serves()),
         }
     }
-    assert!(ring.notes.iter().any(|note| note.contains("has lost records of partition")), "{:?}", ring.notes);
+    assert!(ring.notes.iter().any(|note| note.contains("lacks records of partition")), "{:?}", ring.notes);
     assert!(ring.bricks[OLDER as usize].sync(ring.bricks[OLDER as usize].end()).is_err(), "the brick has stopped");
     // The views that servers would form.
     for number in 0..COUNT {
@@ -170,8 +170,37 @@ fn ring_with_rotten_journals() -> TestRing {
 #[test]
 fn who_has_lost_records_lets_another_lead_a_view_without_memory() {
     let mut ring = ring_with_an_older_brick(true);
-    check_that_the_older_one_is_left_out(&mut ring, "has lost records of partition");
+    check_that_the_older_one_is_left_out(&mut ring, "lacks records of partition");
     check_that_the_older_one_is_healed(&mut ring);
+}
+
+/// The coordinator may execute the call that makes a learner a member long after it was sent.
+#[test]
+fn a_learner_that_becomes_a_member_late_lets_another_lead_and_goes_on() {
+    let mut ring = open(&storages());
+    let (number, older) = (OLDER, u128::from(OLDER));
+    let (placed, heir) = (placed(number), stays(number)[0]);
+    form(&mut ring, number, heir, &[heir], &[]);
+    outgrow_journals(&mut ring);
+    DATA.for_each(|data| drop(write(&mut ring, data, 0, vec![7; 100]).unwrap()));
+    ring.rest();
+    let epoch = Epoch(ring.views[number as usize].epoch.0 + 1);
+    let members =
+        placed.map(|brick| Member { brick: BrickId(brick), incarnation: ring.bricks[brick as usize].incarnation() });
+    let view = View { opened: false, ..View::new(epoch, BrickId(older), members.to_vec()) };
+    set_view(&mut ring, number, view);
+    (0..20).for_each(|_| ring.tick());
+    let replica = partition(&ring, number);
+    assert_eq!((replica.yields_to(), replica.failure().is_none()), (Some(BrickId(heir)), true));
+    let brick = &ring.bricks[OLDER as usize];
+    assert!(brick.sync(brick.end()).is_ok(), "the brick goes on");
+    // The views that servers would form.
+    form(&mut ring, number, heir, &[heir], &[older]);
+    heal(&mut ring, number);
+    form(&mut ring, number, heir, &placed, &[]);
+    assert!(partition(&ring, number).serves());
+    ring.rest();
+    check_that_all_is_there(&mut ring);
 }
 
 #[test]

@@ -136,14 +136,15 @@ pub(crate) fn answer_fetch(cx: &mut Context, leader: BrickId, after: Sequence) -
     Ok(())
 }
 
-/// The error for a brick that lacks records which other journals have discarded: it has lost records that it had
-/// acknowledged as being on stable storage.
+/// The error for a brick that lacks records which other journals have discarded. Unless it has just become a member
+/// again, it has lost records that it had acknowledged as being on stable storage.
 pub(crate) fn has_lost_records(at: &Membership, brick: BrickId, after: Sequence) -> Error {
     let (number, ring, brick) = (at.own.partition, at.ring, brick.text());
     Error::Damaged {
         what: format!(
-            "brick {brick} has lost records of partition {number} of ring {ring} after {after} that were on stable \
-             storage, and no other journal has them any more. Check whether its disk is damaged or an old copy"
+            "brick {brick} lacks records of partition {number} of ring {ring} after {after} that were on stable storage \
+             of all members, and no other journal has them any more. Unless it had just been healed, check whether its \
+             disk is damaged or an old copy"
         ),
     }
 }

@@ -171,13 +171,14 @@ impl Leader {
                 if after <= own {
                     return self.decide(cx);
                 }
-                // The member discarded those records, as all members had them on stable storage, this one too.
+                // The member discarded those records, as all members had them on stable storage.
                 let error = has_lost_records(cx.at, cx.at.own.brick, own);
-                if !cx.at.view.forgetful {
+                if !cx.at.view.forgetful && !cx.at.joins {
                     return Err(cx.around.brick.poison(&error));
                 }
-                // A forgetful view continues with one member: the member that has more records is to lead alone, and
-                // this replica learns from it.
+                // A learner becomes a member by a view that is recorded late, when it has fallen behind. And a forgetful
+                // view continues with one member. In both cases the member with more records is to lead, and this
+                // replica learns from it.
                 cx.out.notes.push(error.to_string());
                 self.start.phase = Phase::Yielding { to: from.brick };
                 Ok(())
