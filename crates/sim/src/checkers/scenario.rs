@@ -51,6 +51,12 @@ impl Scenario {
         self.did(from, to, truncate(size), node(Attr { size, ..attr(FILE, NodeKind::File) }));
     }
 
+    /// Adds a getattr that shows this size.
+    pub fn sized(&mut self, from: Moment, to: Moment, size: u64) {
+        let op = Op::Inode { op: InodeOp::GetAttr { inode: FILE } };
+        self.did(from, to, op, node(Attr { size, ..attr(FILE, NodeKind::File) }));
+    }
+
     /// Adds a successful fsync of an inode.
     pub fn synced(&mut self, from: Moment, to: Moment, inode: InodeId) {
         self.did(from, to, Op::Data { op: DataOp::Fsync { inode } }, Ok(Reply::Done));

@@ -21,7 +21,7 @@ enum Said {
         data: Bytes,
     },
     /// A write that was refused because the file was gone: its bytes in shards may be read by a client that has the
-    /// file open.
+    /// file open, and the inode's leader may have found its end in the shards.
     Left {
         offset: u64,
         data: Bytes,
@@ -87,7 +87,10 @@ impl<'a> Draft<'a> {
                     .map(move |own| Candidate { operation: Operation { action: change(own.action), ..own }, rounds })
             };
             match said {
-                Said::Left { .. } => candidates.extend(all(EARLY, own, bytes_only).map(Candidate::optional)),
+                Said::Left { .. } => {
+                    candidates.extend(all(EARLY, own.clone(), split).map(Candidate::optional));
+                    candidates.extend(all(EARLY, own, bytes_only).map(Candidate::optional));
+                }
                 Said::Write { .. } if shards && self.may_be_lost_meanwhile(*call) => {
                     candidates.extend(all(EARLY, own.clone(), |one| unsure(bytes_only(one))).map(Candidate::optional));
                     candidates.extend(all(ALL, own, |action| maybe(unsure(action))));
@@ -99,6 +102,8 @@ impl<'a> Draft<'a> {
                     if is_cut || self.may_meet_a_truncate(*call, said.range().1) {
                         candidates.extend(all(AGAIN, own.clone(), bytes_only).map(Candidate::optional));
                         candidates.extend(all(EARLY, own.clone(), bytes_only).map(Candidate::optional));
+                        // The leader found its end in the shards, and a truncate came before its word.
+                        candidates.extend(all(EARLY, own.clone(), split).map(Candidate::optional));
                     }
                     candidates.extend(all(SPLIT, own.clone(), split));
                     candidates.extend(all(WHOLE, own, |action| action));
@@ -179,8 +184,8 @@ impl Said {
     /// The size up to which it may extend the file, in bytes.
     fn end(&self) -> u64 {
         match self {
-            Said::Write { .. } | Said::Truncate { .. } => self.range().1,
-            Said::Read { .. } | Said::Left { .. } | Said::Size(_) | Said::Gone => 0,
+            Said::Write { .. } | Said::Left { .. } | Said::Truncate { .. } => self.range().1,
+            Said::Read { .. } | Said::Size(_) | Said::Gone => 0,
         }
     }
 }

@@ -150,8 +150,7 @@ fn other_answers_tell_the_size_too() {
     let sized = |size| {
         let mut scenario = Scenario::default();
         scenario.wrote(0, 1, 0, b"abc");
-        let op = Op::Inode { op: InodeOp::GetAttr { inode: FILE } };
-        scenario.did(2, 3, op, node(Attr { size, ..attr(FILE, NodeKind::File) }));
+        scenario.sized(2, 3, size);
         scenario
     };
     assert_right(&sized(3));
@@ -167,10 +166,41 @@ fn a_truncate_may_hide_bytes_before_their_size_is_set() {
     scenario.wrote(0, 1, far, b"x");
     scenario.wrote(2, 9, far + 1, b"aaaa");
     scenario.wrote(3, 4, far + 1, b"b");
-    let op = Op::Inode { op: InodeOp::GetAttr { inode: FILE } };
-    scenario.did(5, 6, op, node(Attr { size: far + 2, ..attr(FILE, NodeKind::File) }));
+    scenario.sized(5, 6, far + 2);
     scenario.read(10, 11, far, 9, b"xbaaa");
     assert_right(&scenario);
+}
+
+/// The leader that looks for the end finds that of a write whose word is on its way. A truncate cuts it, and refuses the
+/// word: the client writes again.
+#[test]
+fn a_write_that_a_truncate_cuts_may_be_seen_before_and_after_it() {
+    let far = 100_000;
+    for (truncate, right) in [(true, true), (false, false)] {
+        let mut scenario = Scenario::default();
+        scenario.wrote(0, 1, far, b"x");
+        scenario.wrote(2, 9, far + 100, b"aaaa");
+        scenario.sized(3, 4, far + 104);
+        if truncate {
+            scenario.truncated(5, 6, 10);
+        }
+        scenario.sized(7, 8, if truncate { 10 } else { far + 1 });
+        scenario.sized(10, 11, far + 104);
+        assert_eq!(check(&scenario.history).is_empty(), right, "a truncate: {truncate}");
+    }
+}
+
+#[test]
+fn an_end_may_be_seen_of_a_write_that_was_refused_as_stale() {
+    for (size, right) in [(3, true), (5, true), (4, false)] {
+        let mut scenario = Scenario::default();
+        scenario.wrote(0, 1, 0, b"abc");
+        let unlink = NameOp::Unlink { dir: ROOT, name: name("f"), open_here: None };
+        scenario.did(2, 3, Op::Name { op: unlink }, Ok(Reply::Done));
+        scenario.did(4, 8, write(3, b"xy"), Err(Error::Stale));
+        scenario.sized(5, 7, size);
+        assert_eq!(check(&scenario.history).is_empty(), right, "{size}");
+    }
 }
 
 #[test]
