@@ -106,6 +106,31 @@ def test_names_and_attributes_are_asked_for_once(store):
     assert sum(asked.values()) < 100, f"3,000 look-ups and more asked the server: {asked}"
 
 
+def test_who_makes_a_directory_knows_what_is_missing_there(store):
+    one, two = two_mounts(store)
+    os.mkdir(f"{one}/d")
+    before = ops(store, "lookup")
+    for number in range(100):
+        write(f"{one}/d/{number}", b"1")
+    asked = ops(store, "lookup") - before
+    # One follows each create, in its message.
+    assert asked < 110, f"100 new files cost {asked} look-ups"
+    for number in range(20):
+        raises(errno.ENOENT, os.stat, f"{one}/d/new-{number}")
+        write(f"{two}/d/new-{number}", b"2")
+        equal(read(f"{one}/d/new-{number}"), b"2", "what the other mount has made")
+        raises(errno.EEXIST, os.mkdir, f"{one}/d/new-{number}")
+        os.rename(f"{one}/d/{number}", f"{one}/d/moved-{number}")
+        raises(errno.ENOENT, os.stat, f"{one}/d/{number}")
+        os.rename(f"{two}/d/moved-{number}", f"{two}/d/{number}")
+        raises(errno.ENOENT, os.stat, f"{one}/d/moved-{number}")
+        equal(read(f"{one}/d/{number}"), b"1", "what the other mount has moved")
+        os.mkdir(f"{one}/own-{number}")
+        raises(errno.ENOENT, os.stat, f"{one}/own-{number}/a")
+        write(f"{two}/own-{number}/a", b"2")
+        raises(errno.EEXIST, os.open, f"{one}/own-{number}/a", os.O_CREAT | os.O_EXCL)
+
+
 def test_times_show_writes_that_told_nobody(store):
     one, two = two_mounts(store)
     write(f"{one}/f", b"1" * (1 << 20))

@@ -82,6 +82,8 @@ bugs! {
     OwnChangeKeepsPledges = "own-change-keeps-pledges",
     /// A client takes pledges about what an op of its own is changing.
     PledgeTakenDuringOwnChange = "pledge-taken-during-own-change",
+    /// A client answers that a name is missing from a directory that it made, though another has made names there.
+    ForeignNameOverlooked = "foreign-name-overlooked",
     /// A late return of an older pledge drops a newer one about the same at the leader.
     OlderReturnDropsPledge = "older-return-drops-pledge",
     /// A new leader renews times, and sessions keep the pledged older ones.

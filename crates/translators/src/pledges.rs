@@ -1,5 +1,5 @@
 //! `pledges`: answers look-ups and attributes from what leaders have pledged to tell of before it changes
-//! (`docs/coherence.md`, rules C1 to C8), and writes under grants (G1 to G7).
+//! (`docs/coherence.md`, rules C1 to C9), and writes under grants (G1 to G7).
 //!
 //! The layer stands above `distribute`, whose own questions always go to the leaders. A thread for each server listens
 //! for recalls. What a recall is about is dropped first, then from what a door has passed on (`Watcher`), and only then
@@ -11,6 +11,7 @@ mod dropped;
 mod generations;
 pub(crate) mod grants;
 mod listening;
+pub(crate) mod made;
 pub(crate) mod mappings;
 mod rights;
 pub(crate) mod shards;
@@ -24,6 +25,7 @@ use hekate_graph::{Context, ReadsAfter, Translator};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::{Condvar, HashSet, Mutex, boot_time};
+use made::Naming;
 use shards::{NOT_PLEDGED, ShardRead};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -343,13 +345,16 @@ impl Pledges {
         }
     }
 
-    fn begin_change(&self, touched: &Touched) -> Change {
-        let (change, forgets) = self.cache.lock().begin_change(touched, boot_time());
+    fn begin_change(&self, touched: &Touched, op: &Op) -> (Change, Naming) {
+        let mut cache = self.cache.lock();
+        let (change, forgets) = cache.begin_change(touched, boot_time());
+        let naming = cache.made.begin(op);
+        drop(cache);
         if let Some(watcher) = self.watcher.get().filter(|_| !touched.contents.is_empty() || touched.any_content) {
             watcher.expect_contents((!touched.any_content).then_some(&touched.contents[..]));
         }
         self.tell_watcher(&forgets);
-        change
+        (change, naming)
     }
 
     /// Has the door forget contents, and those that were forgotten here for want of room. False if that takes too long.
@@ -545,11 +550,14 @@ impl Translator for Pledging {
             self.number_content(context, &reply);
             return reply;
         };
-        let (change, after) = (self.pledges.begin_change(&touched), ReadsAfter::default());
+        let ((change, naming), after) = (self.pledges.begin_change(&touched, &op), ReadsAfter::default());
         let reply = self.next.handle(&Context { reads_after: Some(&after), ..*context }, op.clone());
         let is_known = reply.as_ref().err().is_none_or(is_final);
         let reads = std::mem::take(&mut *after.lock());
-        self.pledges.cache.lock().end_change(change, is_known, &reads, boot_time());
+        let mut cache = self.pledges.cache.lock();
+        cache.end_change(change, is_known, &reads, boot_time());
+        cache.made.end(naming, &op, &reply);
+        drop(cache);
         self.pledges.remember_content(&op, &reply);
         self.number_content(context, &reply);
         if !is_known {

@@ -9,6 +9,7 @@ mod fast;
 mod files;
 mod holes;
 mod locks;
+mod made;
 mod names;
 mod pledges;
 mod runs;

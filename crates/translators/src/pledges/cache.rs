@@ -5,12 +5,14 @@
 //! session has touched since the request was sent that the reply answers.
 
 mod granted;
+mod missing;
 
 use super::NameAt;
 use super::contents::{Contents, has_same_content};
 use super::dropped::{Changing, Dropped};
 use super::generations::Generations;
 use super::grants::{Grants, Untold};
+use super::made::MadeDirectories;
 use super::mappings::Mappings;
 use super::shards::{NOT_PLEDGED, ShardRead, Shards};
 use super::touched::{Touched, is_access_near};
@@ -46,6 +48,7 @@ pub(crate) struct Cache {
     shards: Shards,
     pub grants: Grants,
     pub mappings: Mappings,
+    pub made: MadeDirectories,
     /// What was dropped last, with the moment.
     dropped: VecDeque<(u64, Dropped)>,
     /// Replies to requests from before this moment are not taken.
@@ -152,11 +155,11 @@ impl Cache {
     pub fn answer(&mut self, op: &Op, now: Duration) -> Option<Result<Reply>> {
         let reply = match op {
             Op::Name { op: NameOp::Lookup { dir, name } } => {
-                let known =
-                    self.names.get(&(*dir, name.clone())).filter(|known| self.is_valid(known.partition, now))?;
-                match known.value {
-                    None => Err(Error::NotFound),
-                    Some((inode, _)) => self.node(inode, now)?,
+                let known = self.names.get(&(*dir, name.clone())).filter(|known| self.is_valid(known.partition, now));
+                match known.map(|known| known.value) {
+                    None if !self.is_missing(*dir, name, now) => return None,
+                    None | Some(None) => Err(Error::NotFound),
+                    Some(Some((inode, _))) => self.node(inode, now)?,
                 }
             }
             Op::Inode { op: InodeOp::GetAttr { inode } } => self.node(*inode, now)?,

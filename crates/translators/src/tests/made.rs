@@ -1,0 +1,172 @@
+//! Directories that a session made, and names that are missing from them.
+
+use super::support::*;
+use crate::pledges::cache::Cache;
+use crate::pledges::made::Naming;
+use hekate_proto::*;
+use std::time::Duration;
+
+const PARTITION: PartitionNumber = PartitionNumber(0);
+const TERM: u64 = 9;
+const PARENT: InodeId = inode(0, 4);
+const DIR: InodeId = inode(0, 5);
+const FILE: InodeId = inode(0, 6);
+const START: Duration = Duration::from_secs(100);
+/// The change count of a new directory.
+const NEW: u64 = 7;
+
+fn directory(change: u64) -> Attr {
+    Attr { change, spread: 1, ..attr(DIR, NodeKind::Directory) }
+}
+
+fn create(dir: InodeId, text: &str, node: NewNode) -> Op {
+    let (mode, uid, gid, umask, exclusive, seed) = (0o644, 0, 0, 0, true, 1);
+    Op::Name { op: NameOp::Create { dir, name: name(text), node, mode, uid, gid, umask, exclusive, seed } }
+}
+
+fn file(text: &str) -> Op {
+    create(DIR, text, NewNode::File)
+}
+
+fn unlink(text: &str) -> Op {
+    Op::Name { op: NameOp::Unlink { dir: DIR, name: name(text), open_here: None } }
+}
+
+fn rename(from: &str, to_dir: InodeId, to: &str, mode: RenameMode) -> Op {
+    let (name, to_name) = (name(from), name(to));
+    Op::Name { op: NameOp::Rename { dir: DIR, name, to_dir, to_name, mode, open_here: None } }
+}
+
+fn made_file() -> Result<Reply> {
+    Ok(Reply::Node { attr: attr(FILE, NodeKind::File), created: true })
+}
+
+/// The directory's attributes are pledged with this change count.
+fn pledge(cache: &mut Cache, change: u64) {
+    let op = get_attr(DIR);
+    let given = GivenPledges { partition: PARTITION, term: TERM, number: change, given_for: GivenFor::Attributes };
+    let asked = cache.ask(&op).unwrap();
+    cache.take(asked, &op, &Found::Node { attr: Box::new(directory(change)) }, &[given], START);
+}
+
+/// A session that has made the directory.
+fn made() -> Cache {
+    let mut cache = Cache::default();
+    cache.renew(START, START, &[(PARTITION, TERM)]);
+    let op = create(PARENT, "d", NewNode::Directory);
+    done(&mut cache, &op, Ok(Reply::Node { attr: directory(NEW), created: true }));
+    pledge(&mut cache, NEW);
+    assert!(is_missing(&mut cache, "first"));
+    cache
+}
+
+fn done(cache: &mut Cache, op: &Op, reply: Result<Reply>) {
+    let naming = cache.made.begin(op);
+    cache.made.end(naming, op, &reply);
+}
+
+/// True if a look-up is answered that there is no such name.
+fn is_missing(cache: &mut Cache, text: &str) -> bool {
+    let reply = cache.answer(&Op::Name { op: NameOp::Lookup { dir: DIR, name: name(text) } }, START);
+    assert!(matches!(reply, None | Some(Err(Error::NotFound))), "{reply:?}");
+    reply.is_some()
+}
+
+#[test]
+fn names_are_missing_from_a_directory_that_the_session_made_but_for_those_that_it_made_there() {
+    let mut cache = made();
+    done(&mut cache, &file("a"), made_file());
+    assert!(!is_missing(&mut cache, "a") && !is_missing(&mut cache, "b"), "the new count is not pledged");
+    pledge(&mut cache, NEW + 1);
+    assert!(!is_missing(&mut cache, "a") && is_missing(&mut cache, "b"));
+    done(&mut cache, &unlink("a"), Ok(Reply::Done));
+    pledge(&mut cache, NEW + 2);
+    assert!(is_missing(&mut cache, "a") && is_missing(&mut cache, "b"));
+}
+
+#[test]
+fn a_name_that_is_looked_up_again_and_again_is_asked_for() {
+    let mut cache = made();
+    assert_eq!([(); 4].map(|()| is_missing(&mut cache, "a")), [true, true, false, false]);
+    assert!(is_missing(&mut cache, "b"));
+}
+
+#[test]
+fn nothing_is_known_any_more_once_another_session_has_changed_a_name() {
+    for own in [0, 1] {
+        let mut cache = made();
+        (0..own).for_each(|_| done(&mut cache, &file("a"), made_file()));
+        pledge(&mut cache, NEW + own + 1);
+        assert!(!is_missing(&mut cache, "b"));
+        done(&mut cache, &file("c"), made_file());
+        pledge(&mut cache, NEW + own + 1);
+        assert!(!is_missing(&mut cache, "b"), "for good");
+    }
+}
+
+/// The leader that takes over may have lost the last changes, so that its count is that of others.
+#[test]
+fn nothing_is_known_under_another_lease() {
+    let mut cache = made();
+    cache.renew(START, START, &[(PARTITION, TERM + 1)]);
+    assert!(!is_missing(&mut cache, "b"));
+    let op = get_attr(DIR);
+    let given = GivenPledges { partition: PARTITION, term: TERM + 1, number: 1, given_for: GivenFor::Attributes };
+    let asked = cache.ask(&op).unwrap();
+    cache.take(asked, &op, &Found::Node { attr: Box::new(directory(NEW)) }, &[given], START);
+    assert!(cache.has_attributes(DIR, START) && !is_missing(&mut cache, "b"));
+}
+
+#[test]
+fn nothing_is_answered_while_an_own_op_changes_names_or_after_one_whose_outcome_is_unknown() {
+    let mut cache = made();
+    let (first, second) = (file("a"), file("b"));
+    let under_way: Vec<Naming> = [&first, &second].map(|op| cache.made.begin(op)).into();
+    for (naming, op) in under_way.into_iter().zip([&first, &second]) {
+        assert!(!is_missing(&mut cache, "c"));
+        cache.made.end(naming, op, &made_file());
+    }
+    pledge(&mut cache, NEW + 2);
+    assert!(is_missing(&mut cache, "c"));
+    done(&mut cache, &file("d"), Err(Error::Unavailable { what: "a test".into() }));
+    pledge(&mut cache, NEW + 2);
+    assert!(!is_missing(&mut cache, "c"));
+}
+
+#[test]
+fn an_op_that_has_changed_nothing_does_not_count() {
+    let mut cache = made();
+    let exists = Ok(Reply::Node { attr: attr(FILE, NodeKind::File), created: false });
+    for (op, reply) in [(file("a"), Err(Error::Exists)), (unlink("b"), Err(Error::NotFound)), (file("c"), exists)] {
+        done(&mut cache, &op, reply);
+    }
+    assert!(is_missing(&mut cache, "d"));
+    assert!(!is_missing(&mut cache, "a") && !is_missing(&mut cache, "c"), "others may have made them meanwhile");
+}
+
+#[test]
+fn a_name_may_move_within_the_directory_to_one_that_is_new() {
+    let moved = |to_dir: InodeId, to: &str, mode: RenameMode| {
+        let mut cache = made();
+        done(&mut cache, &file("a"), made_file());
+        done(&mut cache, &file("b"), made_file());
+        done(&mut cache, &rename("a", to_dir, to, mode), Ok(Reply::Done));
+        pledge(&mut cache, NEW + 3);
+        is_missing(&mut cache, "a") && !is_missing(&mut cache, to)
+    };
+    assert!(moved(DIR, "c", RenameMode::Replace) && moved(DIR, "c", RenameMode::NoReplace));
+    assert!(!moved(DIR, "b", RenameMode::Replace), "both may be names of one inode, which stay");
+    assert!(!moved(PARENT, "c", RenameMode::Replace) && !moved(DIR, "b", RenameMode::Exchange));
+}
+
+#[test]
+fn the_directories_that_were_made_first_are_forgotten_for_want_of_room() {
+    let mut cache = made();
+    for number in 0..4096 {
+        let op = create(PARENT, "d", NewNode::Directory);
+        let attr = Attr { id: inode(0, 1000 + number), ..directory(NEW) };
+        assert!(cache.made.has(DIR) || number == 4095);
+        done(&mut cache, &op, Ok(Reply::Node { attr, created: true }));
+    }
+    assert!(!cache.made.has(DIR));
+}
