@@ -125,6 +125,7 @@ pub fn mount(volume: Arc<Volume>, source: &str, mount_point: &Path, options: &Mo
     let wishes = Wishes { cache, pledged, export, rings, background_max };
     let agreed = mounted.session.handshake(&wishes)?;
     mounted.session.handler().note_agreed(&agreed);
+    mount::read_ahead(&mounted.mount_point);
     recalls::pass_on_recalls(&mounted.session);
     Ok(mounted)
 }

@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 /// The file system type that `mount` and `/proc/mounts` show.
 const TYPE: &str = "fuse.hekate";
 
+/// How far the kernel reads ahead, in KiB.
+const READ_AHEAD_KIB: u32 = 512;
+
 /// Mounts, and returns the connection to the kernel.
 pub(crate) fn attach(volume_name: &str, mount_point: &Path, options: &MountOptions) -> Result<Device> {
     if is_root() {
@@ -206,6 +209,16 @@ fn direct(volume_name: &str, mount_point: &Path, options: &MountOptions) -> Resu
         }
     })?;
     Ok(Device(device))
+}
+
+/// Has the kernel read ahead further. It lets a FUSE server ask for 128 KiB at most; more is a file of sysfs, which root
+/// may write unless a container hides it.
+pub(crate) fn read_ahead(mount_point: &Path) {
+    let Ok(Some(mount)) = ours_at(mount_point) else { return };
+    let path = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);
+    if let Err(error) = std::fs::write(&path, READ_AHEAD_KIB.to_string()) {
+        log::debug!("{path} stays as it is, so streams are read in smaller pieces: {error}");
+    }
 }
 
 fn no_device(errno: Errno) -> Error {

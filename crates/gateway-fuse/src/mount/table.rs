@@ -9,6 +9,8 @@ const TABLE: &str = "/proc/self/mountinfo";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mount {
+    /// The device number of its file system, as in sysfs: `0:35`.
+    pub(super) device: String,
     pub(super) kind: String,
     pub(super) source: String,
     /// The options of the mount, followed by those of the file system.
@@ -48,14 +50,15 @@ fn find(table: &[u8], path: &Path) -> Option<Mount> {
 /// Parses `36 35 98:0 /root /mount/point options shared:1 - type source options`.
 fn parsed(line: &[u8]) -> Option<(PathBuf, Mount)> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let at = PathBuf::from(OsString::from_vec(unescaped(fields.nth(4)?)));
+    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let at = PathBuf::from(OsString::from_vec(unescaped(fields.nth(1)?)));
     let own = fields.next()?;
     fields.find(|field| *field == b"-")?;
     let mut text = || fields.next().map(|field| String::from_utf8_lossy(&unescaped(field)).into_owned());
     let (kind, source) = (text()?, text()?);
     let both = [String::from_utf8_lossy(own).into_owned(), text().unwrap_or_default()];
     let options = both.iter().flat_map(|list| list.split(',')).map(String::from).collect();
-    Some((at, Mount { kind, source, options }))
+    Some((at, Mount { device, kind, source, options }))
 }
 
 /// Replaces `\` and three octal digits, which stand for blanks and backslashes.
@@ -107,5 +110,6 @@ mod tests {
     fn its_options_are_those_of_the_mount_and_of_the_file_system() {
         let mount = find(SAMPLE, Path::new("/mnt/my files")).unwrap();
         assert!(mount.has("nosuid") && mount.has("user_id=0") && !mount.has("ro"), "{mount:?}");
+        assert_eq!(mount.device, "0:35");
     }
 }
