@@ -10,6 +10,7 @@ mod files;
 mod holes;
 mod locks;
 mod made;
+mod mapping_rights;
 mod names;
 mod pledges;
 mod runs;

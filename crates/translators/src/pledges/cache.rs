@@ -581,6 +581,7 @@ impl Cache {
         self.attributes.retain(|_, known| known.partition != partition);
         self.shards.forget_partition(partition);
         self.grants.forget_partition(partition, term);
+        self.mappings.lose_partition(partition);
     }
 
     /// The terms before which nothing is remembered any more, here and where doors have passed it on.

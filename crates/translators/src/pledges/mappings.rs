@@ -351,6 +351,12 @@ impl Mappings {
         dropped
     }
 
+    /// The lease of a partition's rights was over, and begins anew: others may have had them meanwhile.
+    pub fn lose_partition(&mut self, partition: PartitionNumber) {
+        let is_there = |file: &&mut Mapped| file.right.is_some_and(|right| right.partition == partition);
+        self.files.values_mut().filter(is_there).for_each(Mapped::lose);
+    }
+
     /// The rights that the session keeps at a new leader: no other session has had them, as far as it knows.
     pub fn kept(&self) -> Vec<KeptRight> {
         let is_kept = |file: &&Mapped| !file.is_stale && file.writers > 0;
