@@ -173,12 +173,14 @@ impl Model for Inode {
     }
 
     fn power_cut(&self, state: &State, at: Moment) -> Vec<State> {
-        let mut all = vec![State { log: Vec::new(), ..state.clone() }];
-        for (call, before) in state.log.iter().rev() {
+        // What is left may go with the next power cut, which may be this one once more: it comes after what clients
+        // answer from memory.
+        let mut all = vec![state.clone()];
+        for (index, (call, before)) in state.log.iter().enumerate().rev() {
             if self.secured_at.get(call).is_some_and(|secured| *secured <= at) {
                 break;
             }
-            all.push(State { values: before.clone(), log: Vec::new() });
+            all.push(State { values: before.clone(), log: state.log[..index].to_vec() });
         }
         all
     }
@@ -256,5 +258,23 @@ mod tests {
             check(&scenario.history).is_empty()
         };
         assert!(after(value("1")) && after(value("2")) && !after(Err(Error::NoAttribute)));
+    }
+
+    /// Until their leases are over clients answer from memory, while no leader serves.
+    #[test]
+    fn what_clients_remember_may_be_lost_after_they_have_shown_it() {
+        for remembered in [true, false] {
+            let mut scenario = Scenario::default();
+            scenario.did(0, 1, set("1", false, false), Ok(Reply::Done));
+            scenario.synced(2, 3, FILE);
+            scenario.did(4, 5, set("2", false, false), Ok(Reply::Done));
+            scenario.history.power_cut(6);
+            scenario.did(7, 8, get(), value("2"));
+            if remembered {
+                scenario.history.power_cut_may_come_later(9);
+            }
+            scenario.did(10, 11, get(), value("1"));
+            assert_eq!(check(&scenario.history).is_empty(), remembered);
+        }
     }
 }
