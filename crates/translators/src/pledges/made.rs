@@ -1,7 +1,7 @@
 //! Directories that this session made and all whose names it made: other names are missing there, which is answered
 //! without a question (rule C9 of `docs/coherence.md`).
 //!
-//! A directory's change count grows by one with each name that is made or removed. While the directory's attributes are
+//! A directory's change count grows by one with each record that changes its names. While the directory's attributes are
 //! pledged and the count is what this session's own ops have made of it, nobody else has changed a name.
 
 use hekate_proto::planted::{Bug, is_planted};
@@ -16,9 +16,9 @@ const DIRECTORIES_MAX: usize = 4096;
 /// Look-ups of one missing name that are answered here. The next one asks for a pledge, which a door may pass on.
 const MISSES_MAX: u8 = 2;
 /// Missing names of a directory whose look-ups are counted.
-const MISSED_MAX: usize = 1024;
+const MISSED_MAX: usize = 64;
 
-/// A leader's term, and since when it has been renewed without a gap.
+/// A partition, and the moment of the cache at which its present lease began.
 pub(super) type LeaseOf = (PartitionNumber, u64);
 
 #[derive(Debug)]
@@ -30,6 +30,8 @@ struct Made {
     lease: Option<LeaseOf>,
     /// Own ops under way that change names.
     under_way: usize,
+    /// Some of these, and of those that have ended since there was none, ran side by side.
+    is_crowded: bool,
     /// Names that there may be.
     names: HashSet<Name>,
     /// Look-ups of missing names.
@@ -41,7 +43,7 @@ struct Made {
 pub(crate) struct Naming {
     /// The directories that count it.
     dirs: Vec<InodeId>,
-    /// The name that it removes.
+    /// The name that it removes. Not the old name of a rename, which stays if both are names of one inode.
     removed: Option<(InodeId, Name)>,
 }
 
@@ -57,8 +59,8 @@ pub(crate) struct MadeDirectories {
 enum Effect<'a> {
     Adds(&'a Name),
     Removes(&'a Name),
-    /// It moves a name within the directory, in one step.
-    Moves(&'a Name, &'a Name),
+    /// It moves a name within the directory, to this one, in one step.
+    Moves(&'a Name),
     /// It cannot be told how often it counts.
     Other,
 }
@@ -69,9 +71,9 @@ impl MadeDirectories {
         if attr.kind != NodeKind::Directory || attr.spread != 1 {
             return;
         }
-        let (lease, under_way, names, missed) = Default::default();
+        let (lease, under_way, is_crowded, names, missed) = Default::default();
         self.forget(attr.id);
-        self.all.insert(attr.id, Made { change: attr.change, lease, under_way, names, missed });
+        self.all.insert(attr.id, Made { change: attr.change, lease, under_way, is_crowded, names, missed });
         self.order.push_back(attr.id);
         self.make_room();
     }
@@ -110,10 +112,10 @@ impl MadeDirectories {
             let added = match effect {
                 Effect::Adds(name) => Some(name),
                 // Two names of one inode stay as they are. That is not told apart, but for a new name does not matter: who
-                // has made it meanwhile has made what this op was to make.
-                Effect::Moves(_, to) if !made.names.contains(to) => Some(to),
+                // has made it meanwhile has made what this op was to make, and was counted in its place.
+                Effect::Moves(to) if !made.names.contains(to) => Some(to),
                 Effect::Removes(_) => None,
-                Effect::Moves(..) | Effect::Other => {
+                Effect::Moves(_) | Effect::Other => {
                     self.forget(dir);
                     continue;
                 }
@@ -123,10 +125,14 @@ impl MadeDirectories {
                 self.forget(dir);
                 continue;
             }
+            made.is_crowded |= made.under_way > 0;
             made.under_way += 1;
             naming.dirs.push(dir);
-            self.names += usize::from(added.is_some_and(|name| made.names.insert(owned(name))));
-            if let Effect::Removes(name) | Effect::Moves(name, _) = effect {
+            if let Some(name) = added {
+                made.missed.remove(name);
+                self.names += usize::from(made.names.insert(owned(name)));
+            }
+            if let Effect::Removes(name) = effect {
                 naming.removed = Some((dir, name.clone()));
             }
         }
@@ -154,11 +160,12 @@ impl MadeDirectories {
             };
             made.under_way = left;
             made.change += u64::from(counts);
-            // Another op under way may make it again.
-            let removed = naming.removed.as_ref().filter(|(of, _)| counts && left == 0 && *of == dir);
+            // An op beside this one may have made it again.
+            let removed = naming.removed.as_ref().filter(|(of, _)| counts && !made.is_crowded && *of == dir);
             if let Some((_, name)) = removed {
                 self.names -= usize::from(made.names.remove(name));
             }
+            made.is_crowded &= left > 0;
         }
     }
 
@@ -180,10 +187,10 @@ fn effects(op: &NameOp) -> Vec<(InodeId, Effect<'_>)> {
     match op {
         NameOp::Create { dir, name, .. } | NameOp::Link { dir, name, .. } => vec![(*dir, Effect::Adds(name))],
         NameOp::Unlink { dir, name, .. } | NameOp::Rmdir { dir, name } => vec![(*dir, Effect::Removes(name))],
-        NameOp::Rename { dir, name, to_dir, to_name, mode: RenameMode::Replace | RenameMode::NoReplace, .. }
+        NameOp::Rename { dir, to_dir, to_name, mode: RenameMode::Replace | RenameMode::NoReplace, .. }
             if dir == to_dir =>
         {
-            vec![(*dir, Effect::Moves(name, to_name))]
+            vec![(*dir, Effect::Moves(to_name))]
         }
         NameOp::Rename { dir, to_dir, .. } => vec![(*dir, Effect::Other), (*to_dir, Effect::Other)],
         NameOp::Put { dir, .. }
