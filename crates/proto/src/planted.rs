@@ -94,7 +94,7 @@ bugs! {
     OldContentAnswered = "old-content-answered",
     /// A client takes what it read behind a change, though something has touched it since.
     TouchedReadTaken = "touched-read-taken",
-    /// A name is held for a rename of another partition while sessions have a pledge about it.
+    /// A name is held for a rename of another partition while sessions have a pledge about it or its directory.
     HeldNamePledged = "held-name-pledged",
     /// Bytes of a shard change while sessions have a pledge about it.
     ShardChangedUnderPledge = "shard-changed-under-pledge",

@@ -21,7 +21,8 @@ pub(crate) struct Membership {
     pub lost: Vec<BlockAt>,
     /// Blocks of records that came without their bytes. Empty once the members have reconciled what they lack.
     pub without_bytes: WithoutBytes,
-    /// The replica was no member of the view before. The records and blocks that it received as a learner must be on
+    /// The replica was no member of the view before; or its process has started since this view was formed, and does not
+    /// know. The records and blocks that it received as a learner must be on
     /// stable storage before this view begins (rule 23 of `docs/fast-lane.md`).
     pub joins: bool,
 }

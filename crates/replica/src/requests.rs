@@ -1,7 +1,7 @@
 //! Requests: how they begin, wait and are tried again; durable answers; and what the leader does with each tick. Reads
 //! are in `reads.rs`, retries in `retries.rs`.
 
-mod reads;
+pub(crate) mod reads;
 mod retries;
 
 use crate::context::{Context, Out, Token};
@@ -338,6 +338,7 @@ impl Leader {
             Ok(Next::Commit(commit, legs)) if legs.is_empty() => {
                 return self.one_record(cx, token, (ask, op), commit);
             }
+            Ok(Next::Commit(..)) | Err(Stop::Leg(_)) if self.waits_to_link(cx, ask, op) => return Ok(false),
             Ok(Next::Commit(..)) | Err(Stop::Leg(_)) => {
                 let intent = IntentId(u128::from(self.numbers.next()));
                 let aim = Aim::Op(*ask, Box::new(op.clone()));

@@ -59,7 +59,7 @@ impl Leader {
         if is_hidden || self.depends_on_unsettled(op, &found) {
             return None;
         }
-        Some(match ask.pledge && !self.fast.may_be_changed(ask, op) {
+        Some(match ask.pledge && !self.fast.may_be_changed(ask, op) && !self.shows_linking(&found) {
             true => self.pledges.give(at.own.partition, ask, op, found, around.elapsed),
             false => found,
         })
@@ -107,15 +107,8 @@ impl Leader {
         if self.renewed.is_empty() || is_planted(Bug::RenewedTimesNotRecalled) {
             return false;
         }
-        let has = |attr: &Attr| self.renewed.contains(&(volume, attr.id));
-        match found {
-            Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => has(attr),
-            Ok(Reply::Fetched { object }) => has(&object.attr),
-            Ok(Reply::List { entries, .. } | Reply::Keys { entries, .. }) => {
-                entries.iter().filter_map(|entry| entry.attr.as_ref()).any(has)
-            }
-            _ => false,
-        }
+        let Ok(reply) = found else { return false };
+        attributes_in(reply).any(|attr| self.renewed.contains(&(volume, attr.id)))
     }
 
     /// True if the answer could be another one if the last records were lost with this leader.
@@ -145,4 +138,15 @@ impl Leader {
             of_shard => of_shard.shard().is_some_and(|shard| ids.contains(&shard.data.0)),
         })
     }
+}
+
+/// The attributes that a reply shows.
+pub(crate) fn attributes_in(reply: &Reply) -> impl Iterator<Item = &Attr> {
+    let (one, entries) = match reply {
+        Reply::Node { attr, .. } | Reply::FileData { attr, .. } => (Some(attr), &[][..]),
+        Reply::Fetched { object } => (Some(&object.attr), &[][..]),
+        Reply::List { entries, .. } | Reply::Keys { entries, .. } => (None, &entries[..]),
+        _ => (None, &[][..]),
+    };
+    one.into_iter().chain(entries.iter().filter_map(|entry| entry.attr.as_ref()))
 }

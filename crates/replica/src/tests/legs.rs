@@ -116,6 +116,47 @@ fn a_name_that_is_being_linked_is_waited_for() {
     }
 }
 
+/// Otherwise a session that was pledged that the name is missing would say so, though the inode has outlived its last name
+/// by this one.
+#[test]
+fn a_link_over_partitions_begins_once_nobody_has_a_pledge_on_its_name_or_directory() {
+    let mut ring = open(&storages());
+    let file = create_file(&mut ring);
+    let made = ring.execute(make_directory(ROOT, b"d", 3 << 61));
+    let Ok(Reply::Node { attr: Attr { id: dir, .. }, .. }) = made else { panic!("{made:?}") };
+    ring.rest();
+    let link = Op::Name { op: NameOp::Link { dir, name: name(b"b"), inode: file.id } };
+    let at = ring.place(&link);
+    let other = Ask { session: SessionId(77), pledge: true, ..ring.ask() };
+    let lookup = Op::Name { op: NameOp::Lookup { dir, name: name(b"b") } };
+    let get_attr = Op::Inode { op: InodeOp::GetAttr { inode: dir } };
+    let mut given = Vec::new();
+    for (op, about) in [
+        (lookup.clone(), Pledged::Name { dir, name: name(b"b") }),
+        (get_attr.clone(), Pledged::Attributes { inode: dir }),
+    ] {
+        let Ok(Reply::Pledged { pledges, .. }) = ring.read_as(&other, at, op) else { panic!("no pledge") };
+        given.push((pledges[0].term, Pledge { about, number: pledges[0].number }));
+    }
+    let ask = Ask { op_id: OpId(1), ..ring.ask() };
+    ring.handle(at, Event::Request { token: Token(1), ask, op: link });
+    let is_leg = |envelope: &Envelope| matches!(envelope.message, Message::Leg { .. });
+    for (term, pledge) in given {
+        assert!(!ring.queue.iter().any(is_leg) && !ring.answers.contains_key(&Token(1)), "{pledge:?}");
+        let (session, volume, pledges, reports) = (other.session, VOLUME, vec![pledge], Vec::new());
+        ring.handle(at, Event::Returned { session, volume, term, pledges, reports });
+    }
+    assert!(ring.queue.iter().any(|envelope| !is_leg(envelope)), "the op has begun");
+    let around = TestRing::around(&ring.bricks, &ring.views, at, 0);
+    let shown = ring.partitions[&at].read(&around, &other, &get_attr);
+    assert!(!matches!(shown, Some(Ok(Reply::Pledged { .. }))), "nothing is pledged meanwhile: {shown:?}");
+    assert_eq!(ring.partitions[&at].read(&around, &other, &lookup), None);
+    (0..20).for_each(|_| ring.tick());
+    assert!(matches!(ring.answers[&Token(1)], Ok(Reply::Node { .. })), "{:?}", ring.answers);
+    ring.rest();
+    ring.check();
+}
+
 /// The answer was lost with a connection, and the driver sends the leg again.
 #[test]
 fn a_leg_that_comes_twice_is_answered_as_at_first() {

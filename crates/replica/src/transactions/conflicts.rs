@@ -1,12 +1,14 @@
 //! Conflicts between ops: what waits for names that are being renamed, linked or are not to be shown yet, and for
 //! directories that are being made or listed.
 
+use crate::context::Context;
 use crate::leader::Leader;
 use crate::membership::Membership;
 use crate::ops::footprint::{counted_by, listed_by, name_key, names_of};
-use crate::ops::step::Ask;
+use crate::ops::step::{Ask, RecalledGrants};
 use crate::partition::Event;
-use crate::transactions::driven::Driven;
+use crate::requests::reads::attributes_in;
+use crate::transactions::driven::{Driven, linked_name};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 
@@ -79,6 +81,21 @@ impl Leader {
             }
             _ => listed_by(op).is_some_and(|dir| linked().any(|(of, _)| of == dir)),
         }
+    }
+
+    /// True if a link over several partitions has to wait for pledges: its inode counts it before its name is made, so
+    /// before a record could recall them.
+    pub fn waits_to_link(&self, cx: &mut Context, ask: &Ask, op: &Op) -> bool {
+        let Some((dir, name)) = linked_name(op) else { return false };
+        let stub = Key::inode(ask.ring, ask.volume, dir, Kind::Stub);
+        let changes = [name_key(cx.at, ask, dir, name), stub].map(|key| Change::Delete { key });
+        self.is_pledged(cx, ask.session, &changes, RecalledGrants::None)
+    }
+
+    /// True if the answer shows a directory in which a name is being linked: it carries no pledges.
+    pub fn shows_linking(&self, found: &Result<Reply>) -> bool {
+        let mut dirs = self.transactions.driven.values().filter_map(Driven::links).map(|(dir, _)| dir);
+        dirs.any(|dir| found.as_ref().is_ok_and(|reply| attributes_in(reply).any(|attr| attr.id == dir)))
     }
 
     pub fn is_unborn(&self, dir: InodeId) -> bool {

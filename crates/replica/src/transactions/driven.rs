@@ -62,6 +62,15 @@ pub(crate) struct Driven {
 /// Ticks after which an unanswered leg is sent again: its partition's leader may not have been ready.
 pub(crate) const RESEND_TICKS: u64 = 8;
 
+/// The directory and name under which an op links an inode.
+pub(crate) fn linked_name(op: &Op) -> Option<(InodeId, &Name)> {
+    match op {
+        Op::Name { op: NameOp::Link { dir, name, .. } } => Some((*dir, name)),
+        Op::Name { op: NameOp::Put { dir, name, source: PutSource::Inode { .. }, .. } } => Some((*dir, name)),
+        _ => None,
+    }
+}
+
 impl Driven {
     pub fn new(aim: Aim, tokens: Vec<Token>, progress: OpProgress) -> Self {
         Self {
@@ -112,11 +121,7 @@ impl Driven {
     /// The directory and name under which the op links an inode.
     pub fn links(&self) -> Option<(InodeId, &Name)> {
         match &self.aim {
-            Aim::Op(_, op) => match &**op {
-                Op::Name { op: NameOp::Link { dir, name, .. } } => Some((*dir, name)),
-                Op::Name { op: NameOp::Put { dir, name, source: PutSource::Inode { .. }, .. } } => Some((*dir, name)),
-                _ => None,
-            },
+            Aim::Op(_, op) => linked_name(op),
             _ => None,
         }
     }

@@ -24,7 +24,7 @@ impl Leader {
                 cx.out.branches.push("levelling: a member is fed");
                 return Ok(());
             }
-            Copies::GivenBack => has_lost_records(cx.at, brick, after).to_string(),
+            Copies::GivenBack => lacks_released_records(cx.at, brick, after).to_string(),
             Copies::Hidden(place) => format!(
                 "partition {} of ring {}: brick {} lacks records after {after}, and {place} of brick {}, which has \
                  them, is damaged. The former becomes a learner and is compared",
@@ -138,7 +138,7 @@ pub(crate) fn answer_fetch(cx: &mut Context, leader: BrickId, after: Sequence) -
 
 /// The error for a brick that lacks records which other journals have discarded. Unless it has just become a member
 /// again, it has lost records that it had acknowledged as being on stable storage.
-pub(crate) fn has_lost_records(at: &Membership, brick: BrickId, after: Sequence) -> Error {
+pub(crate) fn lacks_released_records(at: &Membership, brick: BrickId, after: Sequence) -> Error {
     let (number, ring, brick) = (at.own.partition, at.ring, brick.text());
     Error::Damaged {
         what: format!(

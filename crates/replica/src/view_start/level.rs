@@ -15,7 +15,7 @@ use crate::message::{Address, BlockAt, FastList, Message};
 use crate::ops::step::Commit;
 use crate::pledges::Recalls;
 use crate::view_start::compare::Comparison;
-use crate::view_start::feed::has_lost_records;
+use crate::view_start::feed::lacks_released_records;
 use bytes::Bytes;
 use hekate_brick::{Amount, LogPosition, block_checksum};
 use hekate_proto::planted::{Bug, is_planted};
@@ -172,12 +172,12 @@ impl Leader {
                     return self.decide(cx);
                 }
                 // The member discarded those records, as all members had them on stable storage.
-                let error = has_lost_records(cx.at, cx.at.own.brick, own);
+                let error = lacks_released_records(cx.at, cx.at.own.brick, own);
                 if !cx.at.view.forgetful && !cx.at.joins {
                     return Err(cx.around.brick.poison(&error));
                 }
-                // A learner becomes a member by a view that is recorded late, when it has fallen behind. And a forgetful
-                // view continues with one member. In both cases the member with more records is to lead, and this
+                // A learner becomes a member by a view that is recorded late, when it has fallen behind. A process that has
+                // started since the view was formed does not know what its replica was before. And a forgetful view continues with one member. In both cases the member with more records is to lead, and this
                 // replica learns from it.
                 cx.out.notes.push(error.to_string());
                 self.start.phase = Phase::Yielding { to: from.brick };

@@ -88,7 +88,9 @@ impl<'a> Draft<'a> {
             };
             match said {
                 Said::Left { .. } => {
-                    candidates.extend(all(EARLY, own.clone(), split).map(Candidate::optional));
+                    if shards {
+                        candidates.extend(all(EARLY, own.clone(), split).map(Candidate::optional));
+                    }
                     candidates.extend(all(EARLY, own, bytes_only).map(Candidate::optional));
                 }
                 Said::Write { .. } if shards && self.may_be_lost_meanwhile(*call) => {
