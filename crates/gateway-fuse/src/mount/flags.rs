@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_change_leaves_the_rest_as_it_is() {
         let options = ["rw", "nosuid", "noexec", "relatime", "user_id=0"].map(String::from).to_vec();
-        let now = Mount { kind: "fuse.hekate".into(), source: "v".into(), options };
+        let now = Mount { device: "0:35".into(), kind: "fuse.hekate".into(), source: "v".into(), options };
         let change = Change { read_only: Some(true), ..Change::default() };
         let wanted = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC;
         assert_eq!(change.applied_to(&now).unwrap(), wanted);

@@ -137,9 +137,13 @@ impl Leader {
                 mending.shards.push_front(HeldShard { shard, record: Some(record) });
                 return Ok(true);
             }
-            true => vec![Change::PunchBlocks { shard, record, first, count: count.min(record.home_blocks - first) }],
+            true => punched(cx.at, cx.around.brick, shard, record, first..first + count)?,
             false => written(cx.at, cx.around.brick, shard, record, first..first + count)?,
         };
+        if is_hole && changes.is_empty() {
+            runs.pop_front();
+            return Ok(true);
+        }
         let bytes = if is_hole { 0 } else { count as usize * BLOCK_BYTES };
         let step = HealStep::Take { changes, reconciled: Vec::new() };
         if self.step_record(cx, (brick, step), &Commit::default(), bytes)?.is_none() {
@@ -183,6 +187,26 @@ fn differing_blocks(
         }
     }
     Ok(runs)
+}
+
+/// Changes that punch the holes of a range. What clients have written there since it was compared the learner has.
+fn punched(
+    at: &Membership,
+    brick: &Brick,
+    shard: ShardId,
+    record: ShardRecord,
+    blocks: std::ops::Range<u32>,
+) -> Result<Vec<Change>> {
+    let end = blocks.end.min(record.home_blocks).max(blocks.start);
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for (block, is_hole) in (blocks.start..end).zip(brick.holes(at.ring, shard, blocks.start, end)?) {
+        match runs.last_mut() {
+            _ if !is_hole => {}
+            Some((first, count)) if *first + *count == block => *count += 1,
+            _ => runs.push((block, 1)),
+        }
+    }
+    Ok(runs.into_iter().map(|(first, count)| Change::PunchBlocks { shard, record, first, count }).collect())
 }
 
 /// Changes that write the blocks of a range, without holes.

@@ -204,6 +204,27 @@ fn blocks_that_become_holes_while_a_shard_is_healed_are_holes_on_all() {
     becomes_equal(&mut lane);
 }
 
+#[test]
+fn holes_that_are_written_while_a_shard_is_healed_are_written_on_all() {
+    for blocks in [1, 2] {
+        let (mut lane, _) = differing(64);
+        let number = lane.leader.partition.0;
+        allocate(&mut lane.ring, DATA.0, 3 * BLOCK, 2 * BLOCK, Fill::Nothing).unwrap();
+        // Until it is known which blocks differ, and the first have been sent.
+        while lane.held(lane.leader).0 != lane.held(lane.follower).0 || healing(&lane.ring, number)[0].sent == 0 {
+            lane.ring.partitions.get_mut(&lane.leader).unwrap().limit_healing(1);
+            lane.ring.tick();
+        }
+        let bytes = vec![9; blocks as usize * BLOCK_BYTES];
+        write(&mut lane.ring, DATA.0, 3 * BLOCK, bytes).unwrap();
+        becomes_equal(&mut lane);
+        let read = DataOp::ReadShard { data: DATA, index: 0, offset: 3 * BLOCK, length: 2 * BLOCK };
+        let Ok(Reply::Data { bytes }) = lane.ring.read(Op::Data { op: read }) else { panic!("not read") };
+        let there = bytes.iter().filter(|byte| **byte == 9).count();
+        assert_eq!(there, blocks as usize * BLOCK_BYTES);
+    }
+}
+
 /// Bricks rely on the counts of stamps: a count that is not above the last synced one counts as synced.
 #[test]
 fn healing_gives_a_shard_a_greater_count_than_anybody_had() {
