@@ -333,6 +333,7 @@ impl Leader {
         let mut here = Here { brick, ask, at: at_own, now, numbers, progress: &mut progress, read: 0, carried };
         match step(&mut here, op) {
             Ok(Next::Reply(reply)) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
+            Ok(Next::Reply(reply)) if self.shows_renewed(ask.volume, &Ok(reply.clone())) => return Ok(false),
             Ok(Next::Reply(reply)) if !self.shows_recorded_times(cx, ask, &reply)? => return Ok(false),
             Ok(Next::Reply(reply)) => self.answer_op(token, ask, Ok(reply)),
             Ok(Next::Commit(commit, legs)) if legs.is_empty() => {

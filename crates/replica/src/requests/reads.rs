@@ -103,7 +103,7 @@ impl Leader {
     }
 
     /// True if the answer shows times that this leader has renewed, while a session may still answer by older ones.
-    fn shows_renewed(&self, volume: VolumeId, found: &Result<Reply>) -> bool {
+    pub(super) fn shows_renewed(&self, volume: VolumeId, found: &Result<Reply>) -> bool {
         if self.renewed.is_empty() || is_planted(Bug::RenewedTimesNotRecalled) {
             return false;
         }
