@@ -474,7 +474,8 @@ impl Cache {
         self.relied.extend(relied);
         inodes.sort_unstable();
         inodes.dedup();
-        dropped.extend(touched.names.iter().map(|(dir, name)| about_name(*dir, name)));
+        let named = |(dir, name): &NameAt| Pledged::Name { dir: *dir, name: name.clone() };
+        dropped.extend(touched.names.iter().map(|name| Dropped::About(named(name))));
         dropped.extend(inodes.iter().map(|inode| Dropped::About(Pledged::Attributes { inode: *inode })));
         if !is_planted(Bug::OwnWriteKeepsShards) {
             dropped.extend(touched.contents.iter().map(|inode| Dropped::Shards(*inode)));
@@ -549,6 +550,10 @@ impl Cache {
         let mut is_any_new = false;
         for (partition, term) in terms {
             let known = self.leases.get(partition).copied();
+            // A late answer of a leader before: terms begin with epochs.
+            if known.is_some_and(|lease| lease.term > *term) {
+                continue;
+            }
             let is_same = known.is_some_and(|lease| lease.term == *term) || is_planted(Bug::PledgeOutlivesLeader);
             let is_kept = |lease: Lease| now < lease.until || is_planted(Bug::PledgeOutlivesLease);
             let lease = match known.filter(|lease| is_same && is_kept(*lease)) {
@@ -591,8 +596,4 @@ impl Cache {
         terms.sort_unstable();
         terms
     }
-}
-
-fn about_name(dir: InodeId, name: &Name) -> Dropped {
-    Dropped::About(Pledged::Name { dir, name: name.clone() })
 }

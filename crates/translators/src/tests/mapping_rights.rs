@@ -1,4 +1,4 @@
-//! What becomes of mapping rights when leases end.
+//! What becomes of mapping rights and leases when others begin.
 
 use crate::pledges::cache::Cache;
 use crate::pledges::mappings::{Next, Right};
@@ -26,4 +26,14 @@ fn a_right_whose_lease_has_begun_anew_is_asked_for_before_pages_are_written_back
         assert!(cache.is_leased(PARTITION, TERM, after));
         assert_eq!(cache.mappings.write_back(FILE, |_| true), next, "after {silence:?}");
     }
+}
+
+#[test]
+fn a_late_answer_of_an_earlier_leader_ends_nothing() {
+    let mut cache = Cache::default();
+    cache.renew(START, START, &[(PARTITION, TERM)]);
+    cache.renew(START, START + MOMENT, &[(PARTITION, TERM - 1)]);
+    assert!(cache.is_leased(PARTITION, TERM, START + MOMENT));
+    cache.renew(START, START + MOMENT, &[(PARTITION, TERM + 1)]);
+    assert!(cache.is_leased(PARTITION, TERM + 1, START + MOMENT));
 }
