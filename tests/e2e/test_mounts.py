@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 
+import pytest
 from harness import equal, raises, read, wait_until, write
 
 
@@ -226,6 +227,15 @@ def test_a_caching_mount_knows_its_directories_after_its_own_changes(store):
     [worker.start() for worker in workers]
     [worker.join() for worker in workers]
     as_it_is("six at once")
+
+
+@pytest.mark.root
+def test_what_root_mounts_is_read_ahead_further(store):
+    device = os.stat(store.up()).st_dev
+    path = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+    if not os.access(path, os.W_OK):
+        pytest.skip(f"{path} cannot be written here")
+    equal(read(path), b"512\n", "how far the kernel reads ahead, in KiB")
 
 
 def test_unmounting_while_in_use(store):
