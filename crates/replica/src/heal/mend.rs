@@ -140,7 +140,7 @@ impl Leader {
             true => punched(cx.at, cx.around.brick, shard, record, first..first + count)?,
             false => written(cx.at, cx.around.brick, shard, record, first..first + count)?,
         };
-        if is_hole && changes.is_empty() {
+        if changes.is_empty() {
             runs.pop_front();
             return Ok(true);
         }
