@@ -332,8 +332,7 @@ impl Leader {
         let (brick, at_own, numbers) = (cx.around.brick, cx.at.own.partition, &mut self.numbers);
         let mut here = Here { brick, ask, at: at_own, now, numbers, progress: &mut progress, read: 0, carried };
         match step(&mut here, op) {
-            Ok(Next::Reply(reply)) if self.shows_cut(&Ok(reply.clone())) => return Ok(false),
-            Ok(Next::Reply(reply)) if self.shows_renewed(ask.volume, &Ok(reply.clone())) => return Ok(false),
+            Ok(Next::Reply(reply)) if self.is_hidden(ask.volume, &reply) => return Ok(false),
             Ok(Next::Reply(reply)) if !self.shows_recorded_times(cx, ask, &reply)? => return Ok(false),
             Ok(Next::Reply(reply)) => self.answer_op(token, ask, Ok(reply)),
             Ok(Next::Commit(commit, legs)) if legs.is_empty() => {

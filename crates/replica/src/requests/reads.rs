@@ -10,11 +10,11 @@
 //! | no such op holds a name of a directory that is shown | its links may have changed elsewhere | `without_moving` |
 //! | no record that a member may lack changed it | a new leader would not have it | `depends_on_unsettled` |
 //! | no fast write that a member may lack is in the shard | same | `FastLane`, `shows_unsettled` |
-//! | no truncate still has shards of the inode to cut | a write under the new layout would be cut too | `is_cutting` |
+//! | no truncate still has shards of the inode to cut | a write under the new layout would be cut too | `is_hidden` |
 //! | times of fast writes in the answer have been recorded | times would move backwards | `fast/times.rs` |
 //! | no other session may move times in the answer under a grant | its last write would not show | `shows_granted` |
 //! | no session may have what all members have lost | the session would show it afterwards | `hides_loss` |
-//! | no session may have times from before a leader renewed them | the session would show them afterwards | `shows_renewed` |
+//! | no session may have times from before a leader renewed them | the session would show them afterwards | `is_hidden` |
 //!
 //! A read that may not be answered at once becomes a request: it waits, or its answer waits for the records that it
 //! depends on.
@@ -52,10 +52,11 @@ impl Leader {
             Err(_) => return None,
         };
         let found = self.without_moving(at, ask, found);
-        let is_unrecorded = found.as_ref().is_ok_and(|reply| {
-            !self.times.unrecorded_in(ask.volume, reply).is_empty() || self.shows_granted(ask, reply)
+        let is_hidden = found.as_ref().is_ok_and(|reply| {
+            self.is_hidden(ask.volume, reply)
+                || !self.times.unrecorded_in(ask.volume, reply).is_empty()
+                || self.shows_granted(ask, reply)
         });
-        let is_hidden = self.shows_cut(&found) || self.shows_renewed(ask.volume, &found) || is_unrecorded;
         if is_hidden || self.depends_on_unsettled(op, &found) {
             return None;
         }
@@ -75,11 +76,8 @@ impl Leader {
             Err(_) => return Ok(false),
         };
         let found = self.without_moving(cx.at, ask, found);
-        if self.shows_cut(&found) || self.shows_renewed(ask.volume, &found) {
-            return Ok(false);
-        }
         if let Ok(reply) = &found
-            && !self.shows_recorded_times(cx, ask, reply)?
+            && (self.is_hidden(ask.volume, reply) || !self.shows_recorded_times(cx, ask, reply)?)
         {
             return Ok(false);
         }
@@ -93,22 +91,16 @@ impl Leader {
         self.transactions.is_cutting(inode)
     }
 
-    /// True if the answer shows the layout of an inode whose shards are being cut.
-    pub(super) fn shows_cut(&self, found: &Result<Reply>) -> bool {
-        match found {
-            Ok(Reply::Node { attr, .. } | Reply::FileData { attr, .. }) => self.is_cutting(attr.id),
-            Ok(Reply::Fetched { object }) => self.is_cutting(object.attr.id),
+    /// True if the answer has to wait: it shows the layout of an inode whose shards are being cut, or times that this
+    /// leader has renewed, while a session may still answer by older ones.
+    pub(super) fn is_hidden(&self, volume: VolumeId, reply: &Reply) -> bool {
+        let is_cut = match reply {
+            Reply::Node { attr, .. } | Reply::FileData { attr, .. } => self.is_cutting(attr.id),
+            Reply::Fetched { object } => self.is_cutting(object.attr.id),
             _ => false,
-        }
-    }
-
-    /// True if the answer shows times that this leader has renewed, while a session may still answer by older ones.
-    pub(super) fn shows_renewed(&self, volume: VolumeId, found: &Result<Reply>) -> bool {
-        if self.renewed.is_empty() || is_planted(Bug::RenewedTimesNotRecalled) {
-            return false;
-        }
-        let Ok(reply) = found else { return false };
-        attributes_in(reply).any(|attr| self.renewed.contains(&(volume, attr.id)))
+        };
+        let renewed = if is_planted(Bug::RenewedTimesNotRecalled) { &BTreeSet::new() } else { &self.renewed };
+        is_cut || !renewed.is_empty() && attributes_in(reply).any(|attr| renewed.contains(&(volume, attr.id)))
     }
 
     /// True if the answer could be another one if the last records were lost with this leader.

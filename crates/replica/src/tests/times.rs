@@ -109,18 +109,26 @@ fn each_leader_hides_times_that_a_session_may_not_know() {
     written.ring.sessions.push(session);
     let number = first.partition.0;
     let get = Op::Inode { op: InodeOp::GetAttr { inode: written.inode } };
+    let (name, node) = (Name::new("f".into()).unwrap(), NewNode::File);
+    let (dir, mode, uid, gid, umask, exclusive, seed) = (ROOT, 0o644, 1, 1, 0, false, 7);
+    let open = Op::Name { op: NameOp::Create { dir, name, node, mode, uid, gid, umask, exclusive, seed } };
     for (token, leads, members) in [(Token(1), second, vec![second, first]), (Token(2), first, vec![first])] {
         let members: Vec<u128> = members.into_iter().map(|member| member.brick.0).collect();
         form(&mut written.ring, number, leads.brick.0, &members, &[]);
         let ask = Ask { session: SessionId(session.0 + 1), now: Time(written.ring.clock), ..written.ring.ask() };
         written.ring.tell(leads, Event::Request { token, ask, op: get.clone() });
         assert_eq!(written.ring.answers.remove(&token), None, "{leads:?}");
+        let (token, ask) = (Token(token.0 + 2), Ask { op_id: OpId(token.0 << 30), ..ask });
+        written.ring.tell(leads, Event::Request { token, ask, op: open.clone() });
+        assert_eq!(written.ring.answers.remove(&token), None, "open(2) with O_CREAT: {leads:?}");
     }
     let term = written.ring.partitions[&first].pledge_term(session, Duration::ZERO).unwrap();
     written.ring.tell(first, Event::Forgot { session, volume: VOLUME, term, mapped: Vec::new() });
     (0..10).for_each(|_| written.ring.tick());
-    let shown = written.ring.answers.remove(&Token(2));
-    assert!(matches!(shown, Some(Ok(Reply::Node { .. }))), "{shown:?}");
+    for token in [Token(2), Token(4)] {
+        let shown = written.ring.answers.remove(&token);
+        assert!(matches!(shown, Some(Ok(Reply::Node { .. }))), "{token:?}: {shown:?}");
+    }
 }
 
 /// Each read of the times shows what all members have by then.
