@@ -21,9 +21,9 @@ pub(crate) struct Membership {
     pub lost: Vec<BlockAt>,
     /// Blocks of records that came without their bytes. Empty once the members have reconciled what they lack.
     pub without_bytes: WithoutBytes,
-    /// The replica was no member of the view before; or its process has started since this view was formed, and does not
-    /// know. The records and blocks that it received as a learner must be on
-    /// stable storage before this view begins (rule 23 of `docs/fast-lane.md`).
+    /// The replica was no member of the view before, or its process has started since this view was formed and cannot
+    /// tell. The records and blocks that it received as a learner must be on stable storage before this view begins
+    /// (rule 23 of `docs/fast-lane.md`).
     pub joins: bool,
 }
 

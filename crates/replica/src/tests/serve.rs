@@ -178,7 +178,7 @@ fn a_name_that_another_partition_renames_is_neither_shown_nor_changed() {
     }
 }
 
-/// Who has seen the directory's name elsewhere would find its old parent with one link too many.
+/// Otherwise a client that has found a moved directory under its new name would find one link too many at the old parent.
 #[test]
 fn links_of_a_directory_are_not_shown_while_another_partition_renames_a_name_in_it() {
     let mut ring = open(&storages());

@@ -176,9 +176,9 @@ impl Leader {
                 if !cx.at.view.forgetful && !cx.at.joins {
                     return Err(cx.around.brick.poison(&error));
                 }
-                // A learner becomes a member by a view that is recorded late, when it has fallen behind. A process that has
-                // started since the view was formed does not know what its replica was before. And a forgetful view continues with one member. In both cases the member with more records is to lead, and this
-                // replica learns from it.
+                // In a forgetful view, which continues with one member, the member with more records is to lead, and
+                // this replica learns from it. The same if this one was a learner, and has fallen behind before the view
+                // that makes it a member was recorded.
                 cx.out.notes.push(error.to_string());
                 self.start.phase = Phase::Yielding { to: from.brick };
                 Ok(())

@@ -173,8 +173,8 @@ impl Model for Inode {
     }
 
     fn power_cut(&self, state: &State, at: Moment) -> Vec<State> {
-        // What is left may go with the next power cut, which may be this one once more: it comes after what clients
-        // answer from memory.
+        // A change that survives this power cut may be lost in the next one. That may be the same cut again: the history
+        // has it a second time, after what clients have answered from memory.
         let mut all = vec![state.clone()];
         for (index, (call, before)) in state.log.iter().enumerate().rev() {
             if self.secured_at.get(call).is_some_and(|secured| *secured <= at) {

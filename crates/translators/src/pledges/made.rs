@@ -67,12 +67,11 @@ enum Effect<'a> {
 
 impl MadeDirectories {
     /// The session has made this directory.
-    pub fn made(&mut self, attr: &Attr) {
+    fn note(&mut self, attr: &Attr) {
         if attr.kind != NodeKind::Directory || attr.spread != 1 {
             return;
         }
         let (lease, under_way, is_crowded, names, missed) = Default::default();
-        self.forget(attr.id);
         self.all.insert(attr.id, Made { change: attr.change, lease, under_way, is_crowded, names, missed });
         self.order.push_back(attr.id);
         self.make_room();
@@ -143,7 +142,7 @@ impl MadeDirectories {
     /// The op has ended.
     pub fn end(&mut self, naming: Naming, op: &Op, reply: &Result<Reply>) {
         if let (Op::Name { op: NameOp::Create { .. } }, Ok(Reply::Node { attr, created: true })) = (op, reply) {
-            self.made(attr);
+            self.note(attr);
         }
         let counts = match (op, reply) {
             (Op::Name { op: NameOp::Create { .. } }, Ok(Reply::Node { created, .. })) => Some(*created),

@@ -1,4 +1,4 @@
-//! What is removed with a session.
+//! Ending a session removes what the index has of it.
 
 use super::*;
 use crate::tests::Served;
