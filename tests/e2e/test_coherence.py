@@ -131,6 +131,60 @@ def test_who_makes_a_directory_knows_what_is_missing_there(store):
         raises(errno.EEXIST, os.open, f"{one}/own-{number}/a", os.O_CREAT | os.O_EXCL)
 
 
+def test_a_directory_is_listed_once(store):
+    one, two = two_mounts(store)
+    os.mkdir(f"{one}/d")
+    names = {str(number) for number in range(30)}
+    for name in names:
+        write(f"{one}/d/{name}", b"1")
+
+    def look():
+        os.stat(f"{two}/d")
+        found = {(entry.name, entry.stat().st_size) for entry in os.scandir(f"{two}/d")}
+        equal(found, {(name, 1) for name in names}, "names and sizes")
+
+    # What was changed a moment ago is not pledged, and the first list moves the time of access.
+    for _ in range(2):
+        time.sleep(1.1)
+        look()
+    before = ops(store, "list")
+    for _ in range(20):
+        look()
+    asked = ops(store, "list") - before
+    assert asked < 3, f"the server was asked {asked} times for a list that has not changed"
+    for number in range(10):
+        write(f"{one}/d/new-{number}", b"2")
+        names.add(f"new-{number}")
+        equal(set(os.listdir(f"{two}/d")), names, "a name that the other mount has made")
+        os.rename(f"{one}/d/new-{number}", f"{one}/d/moved-{number}")
+        names.symmetric_difference_update({f"new-{number}", f"moved-{number}"})
+        equal(set(os.listdir(f"{two}/d")), names, "a name that the other mount has moved")
+        os.unlink(f"{one}/d/{number}")
+        names.remove(f"{number}")
+        equal(set(os.listdir(f"{two}/d")), names, "a name that the other mount has removed")
+        time.sleep(0.2)
+
+
+def test_what_is_missing_from_a_directory_is_asked_for_a_few_times(store):
+    one, two = two_mounts(store)
+    os.mkdir(f"{one}/d")
+    for number in range(30):
+        write(f"{one}/d/{number}", b"1")
+    time.sleep(1.1)
+    os.stat(f"{two}/d")
+    before = ops(store, "lookup")
+    for number in range(200):
+        raises(errno.ENOENT, os.stat, f"{two}/d/no-{number}")
+    asked = ops(store, "lookup") - before
+    assert asked < 10, f"200 missing names cost {asked} look-ups"
+    for number in range(200):
+        if number % 10 == 0:
+            write(f"{one}/d/no-{number}", b"2")
+            equal(read(f"{two}/d/no-{number}"), b"2", "what the other mount has made")
+        else:
+            raises(errno.ENOENT, os.stat, f"{two}/d/no-{number}")
+
+
 def test_times_show_writes_that_told_nobody(store):
     one, two = two_mounts(store)
     write(f"{one}/f", b"1" * (1 << 20))

@@ -84,6 +84,8 @@ bugs! {
     PledgeTakenDuringOwnChange = "pledge-taken-during-own-change",
     /// A client answers that a name is missing from a directory that it made, though another has made names there.
     ForeignNameOverlooked = "foreign-name-overlooked",
+    /// A client answers by the list of a directory whose names have changed since.
+    OldListAnswered = "old-list-answered",
     /// A late return of an older pledge drops a newer one about the same at the leader.
     OlderReturnDropsPledge = "older-return-drops-pledge",
     /// A new leader renews times, and sessions keep the pledged older ones.

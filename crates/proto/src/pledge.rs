@@ -43,6 +43,9 @@ wire_enum! {
         /// The mapping right. `since`: the number of the pledge from which on the session has had it without a break.
         /// 0: it has told this leader that it had it from an earlier one.
         7 = Mapping { since: u64 },
+        /// No pledge: the change count that the directory had when it was listed. While its attributes are pledged with
+        /// this count, in this term, its names are the same.
+        8 = Listed { change: u64 },
     }
 
     /// What a server sends to a session without being asked.

@@ -1,5 +1,5 @@
 //! Pledges that the leader has given: before an answer changes that a session may repeat from its cache, the session is
-//! told, and has returned the pledge or lost it. `docs/coherence.md` is the document, with the rules P1 to P10.
+//! told, and has returned the pledge or lost it. `docs/coherence.md` is the document, with the rules P1 to P11.
 //!
 //! A pledge is about a name or the attributes of an inode. What a record changes says which pledges it concerns: its
 //! keys. A record is made only when no other session has one of them ([`Pledges::block`]), whatever the record is for.
@@ -8,12 +8,14 @@
 //!
 //! Reads share the replica, so the table has a lock of its own, which is never held over a wait.
 
+mod about;
 mod grants;
 mod mappings;
 mod recalls;
 mod rights;
 
 use crate::ops::step::{Ask, RecalledGrants};
+use about::{all_about, removed_shard};
 use grants::Grants;
 pub(crate) use grants::{Ending, Written};
 use hekate_proto::planted::{Bug, is_planted};
@@ -172,8 +174,16 @@ impl Pledges {
         was_last || frees_rights
     }
 
-    /// The answer to a request that asks for pledges, with those that it can carry.
-    pub fn give(&self, at: PartitionNumber, by: &Ask, op: &Op, found: Result<Reply>, now: Duration) -> Result<Reply> {
+    /// The answer to a request that asks for pledges, with those that it can carry. `listed`: the change count of the
+    /// directory that was listed.
+    pub fn give(
+        &self,
+        at: PartitionNumber,
+        by: &Ask,
+        (op, listed): (&Op, Option<u64>),
+        found: Result<Reply>,
+        now: Duration,
+    ) -> Result<Reply> {
         let ask = (by.session, by.volume);
         let mut table = self.table();
         if !table.gives(ask.0, now) {
@@ -195,9 +205,12 @@ impl Pledges {
             (Op::Inode { op: InodeOp::GetAttr { .. } }, Ok(Reply::Node { attr, created: false })) => {
                 Found::Node { attr: Box::new(attr) }
             }
-            (Op::Name { op: NameOp::List { dir, .. } }, Ok(Reply::List { entries, end })) => {
-                let (number, except) = table.give_entries(ask, *dir, &entries, now);
-                given.push((number, GivenFor::Entries { except }));
+            (Op::Name { op: NameOp::List { dir, attributes, .. } }, Ok(Reply::List { entries, end })) => {
+                if *attributes {
+                    let (number, except) = table.give_entries(ask, *dir, &entries, now);
+                    given.push((number, GivenFor::Entries { except }));
+                }
+                given.extend(listed.map(|change| (0, GivenFor::Listed { change })));
                 Found::List { entries, end }
             }
             (Op::Data { op: DataOp::ReadShard { data, index, .. } }, Ok(Reply::Data { bytes })) => {
@@ -539,47 +552,6 @@ pub(crate) struct Late {
     pub sessions: BTreeSet<SessionId>,
     /// Mapping rights that have expired, and are still their sessions'.
     pub rights: Vec<PassedOn>,
-}
-
-/// All that a change of the index is about, as pledges are.
-fn all_about(change: &Change) -> impl Iterator<Item = About> {
-    about_of(change).into_iter().chain(moved_from(change))
-}
-
-/// The directory of a name that a rename holds: links of what has the new name already may be seen elsewhere.
-fn moved_from(change: &Change) -> Option<About> {
-    let Change::Put { key, .. } = change else { return None };
-    let is_name = key.kind()? == Kind::Hold && !key.rest().is_empty();
-    let is_recalled = is_name && !is_planted(Bug::HeldNamePledged);
-    is_recalled.then_some((key.prefix()?.volume, Pledged::Attributes { inode: InodeId::from_bits(key.id()?) }))
-}
-
-/// What a change of the index is about, as pledges are.
-fn about_of(change: &Change) -> Option<About> {
-    let (Change::Put { key, .. } | Change::Delete { key }) = change else {
-        // The bytes that were removed are read with no layout that is in use, and a new stamp changes no bytes.
-        let is_kept = matches!(change, Change::Restamp { .. } | Change::DropShard { .. });
-        let shard = change.shard().filter(|_| !is_kept && !is_planted(Bug::ShardChangedUnderPledge))?;
-        return Some((shard.volume, Pledged::Shard { data: shard.data, index: shard.index }));
-    };
-    let id = || key.id().map(InodeId::from_bits);
-    let is_put = matches!(change, Change::Put { .. });
-    let about = match key.kind()? {
-        // While a rename holds its old name, the new one may be seen already.
-        Kind::Hold if is_put && !is_planted(Bug::HeldNamePledged) => {
-            Pledged::Name { dir: id()?, name: Name::new(key.rest()).ok()? }
-        }
-        Kind::Name => Pledged::Name { dir: id()?, name: Name::new(key.rest()).ok()? },
-        Kind::Inode | Kind::Stub | Kind::Content => Pledged::Attributes { inode: id()? },
-        _ => return None,
-    };
-    Some((key.prefix()?.volume, about))
-}
-
-/// A shard that a change removes.
-fn removed_shard(change: &Change) -> Option<About> {
-    let Change::DropShard { shard } = change else { return None };
-    Some((shard.volume, Pledged::Shard { data: shard.data, index: shard.index }))
 }
 
 fn copied((volume, about): About) -> About {

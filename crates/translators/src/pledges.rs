@@ -1,5 +1,5 @@
 //! `pledges`: answers look-ups and attributes from what leaders have pledged to tell of before it changes
-//! (`docs/coherence.md`, rules C1 to C9), and writes under grants (G1 to G7).
+//! (`docs/coherence.md`, rules C1 to C10), and writes under grants (G1 to G7).
 //!
 //! The layer stands above `distribute`, whose own questions always go to the leaders. A thread for each server listens
 //! for recalls. What a recall is about is dropped first, then from what a door has passed on (`Watcher`), and only then
@@ -11,8 +11,10 @@ mod dropped;
 mod generations;
 pub(crate) mod grants;
 mod listening;
+mod lists;
 pub(crate) mod made;
 pub(crate) mod mappings;
+mod misses;
 mod rights;
 pub(crate) mod shards;
 pub(crate) mod touched;
@@ -24,7 +26,7 @@ use grants::{Grant, Untold};
 use hekate_graph::{Context, ReadsAfter, Translator};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
-use hekate_threads::{Condvar, HashSet, Mutex, boot_time};
+use hekate_threads::{Condvar, HashSet, Mutex, boot_time, now};
 use made::Naming;
 use shards::{NOT_PLEDGED, ShardRead};
 use std::sync::atomic::Ordering;
@@ -34,6 +36,10 @@ use touched::{Touched, touched_by};
 
 /// How long a door may pass on what is pledged.
 pub const PASSED_ON_MAX: Duration = Duration::from_secs(1);
+/// Names of a directory that are listed because others were missing.
+const LISTED_AHEAD: u32 = 1024;
+/// Time that this may take.
+const LISTED_WITHIN: Duration = Duration::from_millis(20);
 /// A name in a directory.
 pub type NameAt = (InodeId, Name);
 
@@ -185,7 +191,7 @@ impl Pledges {
         let may_ask = self.is_used
             && matches!(
                 op,
-                Op::Name { op: NameOp::Lookup { .. } | NameOp::List { attributes: true, .. } }
+                Op::Name { op: NameOp::Lookup { .. } | NameOp::List { .. } }
                     | Op::Inode { op: InodeOp::GetAttr { .. } | InodeOp::Map { .. } }
             );
         may_ask.then(|| self.cache.lock().ask(op)).flatten().map(AskedAt)
@@ -513,6 +519,20 @@ impl Pledging {
         }
     }
 
+    /// Lists a directory in which a few names were missing. Nothing depends on the answer, which is remembered (C10): the
+    /// caller does not wait for it if others change the directory, or the leader is away.
+    fn list_if_missed(&self, context: &Context, op: &Op, reply: &Result<Reply>) {
+        if let (Op::Name { op: NameOp::Lookup { dir, .. } }, Err(Error::NotFound)) = (op, reply)
+            && self.pledges.cache.lock().wants_list(*dir, boot_time())
+        {
+            let (after, limit) = (None, LISTED_AHEAD);
+            let op = NameOp::List { dir: *dir, after, limit, attributes: false, touch: false };
+            let soon = now() + LISTED_WITHIN;
+            let deadline = Some(context.deadline.map_or(soon, |deadline| deadline.min(soon)));
+            let _ = self.next.handle(&Context { deadline, ..*context }, Op::Name { op });
+        }
+    }
+
     /// Tells the caller what stands for the bytes that were read.
     fn number_content(&self, context: &Context, reply: &Result<Reply>) {
         let (Some(number), Ok(Reply::FileData { attr, .. })) = (context.content, reply) else { return };
@@ -546,6 +566,7 @@ impl Translator for Pledging {
         let touched = touched_by(&op, |inode| self.pledges.cache.lock().attributes(inode));
         let Some(touched) = touched else {
             let reply = if is_lookup { self.look_up(context, &op) } else { self.next.handle(context, op.clone()) };
+            self.list_if_missed(context, &op, &reply);
             self.pledges.remember_content(&op, &reply);
             self.number_content(context, &reply);
             return reply;

@@ -10,7 +10,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::time::{Duration, Instant};
 
 /// Version of frames and ops. Both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 16;
+pub const PROTOCOL_VERSION: u32 = 17;
 /// Longest body of a frame, in bytes: room for the longest op (4 MiB) and the other requests of its batch.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Most requests in one frame.

@@ -76,7 +76,7 @@ impl Leader {
         }
         let grows = room::takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.log.last.0 + 1);
-        self.check_record(cx, &changes, draft.closes)?;
+        self.check_record(cx, &changes, (draft.by.is_some(), draft.closes))?;
         let (ring, partition, epoch) = (cx.at.ring, cx.at.own.partition, cx.at.view.epoch);
         set_stamps(&mut changes, epoch, sequence);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
@@ -126,9 +126,12 @@ impl Leader {
         Ok(Appended::Made(sequence))
     }
 
-    /// R1, and the rules about shards that are open: L1, L15, L16 and L22.
-    fn check_record(&self, cx: &Context, changes: &[Change], closes: bool) -> Result<()> {
+    /// R1, P11, and the rules about shards that are open: L1, L15, L16 and L22.
+    fn check_record(&self, cx: &Context, changes: &[Change], (recalls, closes): (bool, bool)) -> Result<()> {
         require(cx.at.leads(), "R1", || format!("a record in view {}, which another replica leads", cx.at.view.epoch))?;
+        require(!recalls || are_names_counted(changes), "P11", || {
+            "a record changes a name, and not the change count of its directory".into()
+        })?;
         let lane = &self.fast;
         require(!lane.awaits_lists() || !changes.iter().any(changes_list), "L15", || {
             "a record changes a list before all members have sent theirs".into()
@@ -180,6 +183,18 @@ impl Leader {
             _ => {}
         }
     }
+}
+
+/// True if each name that changes has the stub of its directory beside it. The stub is never written with an older count.
+fn are_names_counted(changes: &[Change]) -> bool {
+    let of = |wanted: Kind| {
+        changes.iter().filter_map(move |change| match change {
+            Change::Put { key, .. } | Change::Delete { key } if key.kind() == Some(wanted) => key.id(),
+            _ => None,
+        })
+    };
+    let stubs: Vec<u128> = of(Kind::Stub).collect();
+    of(Kind::Name).all(|dir| stubs.contains(&dir))
 }
 
 fn changes_list(change: &Change) -> bool {

@@ -90,6 +90,12 @@ pub(crate) fn shared_by(stub: StubRecord, spread: u32) -> Stepped<StubRecord> {
     }
 }
 
+/// The change count of the directory that an op lists.
+pub(crate) fn listed_change(brick: &Brick, ask: &Ask, at: PartitionNumber, op: &Op) -> Option<u64> {
+    let Op::Name { op: NameOp::List { dir, .. } } = op else { return None };
+    Some(Tree::new(brick, ask, at).attr(*dir).ok()?.change)
+}
+
 pub(crate) fn stub_view(stub: &StubRecord) -> StubView {
     let StubRecord { spread, entries, directories, mtime, ctime, change, .. } = *stub;
     StubView { spread, entries, directories, mtime, ctime, change }

@@ -73,7 +73,7 @@ fn ask(session: SessionId) -> Ask {
 
 fn look_up_as(pledges: &Pledges, ask: &Ask, text: &str, found: Result<Reply>, now: Duration) -> Vec<u64> {
     let op = Op::Name { op: NameOp::Lookup { dir: DIR, name: name(text) } };
-    match pledges.give(PARTITION, ask, &op, found, now) {
+    match pledges.give(PARTITION, ask, (&op, None), found, now) {
         Ok(Reply::Pledged { pledges, .. }) => pledges.iter().map(|given| given.number).collect(),
         _ => Vec::new(),
     }
@@ -198,17 +198,30 @@ fn a_list_pledges_each_entry_under_a_number_of_its_own() {
     let entries = vec![entry("a", FILE, Some(attr(FILE))), entry("b", DIR, None), entry("c", FILE, Some(attr(FILE)))];
     let op = NameOp::List { dir: DIR, after: None, limit: 9, attributes: true, touch: false };
     let found = Ok(Reply::List { entries, end: true });
-    let given = pledges.give(PARTITION, &ask(ANN), &Op::Name { op }, found, START);
+    let given = pledges.give(PARTITION, &ask(ANN), (&Op::Name { op }, Some(4)), found, START);
     let Ok(Reply::Pledged { pledges: given, .. }) = given else { panic!("{given:?}") };
-    let [GivenPledges { number: first, given_for: GivenFor::Entries { except }, .. }] = &given[..] else {
+    let [GivenPledges { number: first, given_for: GivenFor::Entries { except }, .. }, listed] = &given[..] else {
         panic!("{given:?}")
     };
+    assert_eq!((listed.number, &listed.given_for), (0, &GivenFor::Listed { change: 4 }));
     assert_eq!(except, &[2, 3], "a name that cools, and attributes that are not there");
     let third = Pledge { about: about_name("c"), number: first + 4 };
     change(&pledges, BEN, &name_changes("c"), START);
     assert!(pledges.returned((ANN, VOLUME), TERM, &[third], &[]));
     let later = look_up(&pledges, ANN, "d", Err(Error::NotFound), START);
     assert_eq!(later, [first + 6]);
+}
+
+#[test]
+fn a_list_without_attributes_comes_with_the_change_count_alone() {
+    let pledges = begun();
+    let op = NameOp::List { dir: DIR, after: None, limit: 9, attributes: false, touch: false };
+    let entries = vec![Entry { name: name("a"), inode: FILE, kind: NodeKind::File, attr: None }];
+    let found = Ok(Reply::List { entries, end: true });
+    let given = pledges.give(PARTITION, &ask(ANN), (&Op::Name { op }, Some(4)), found, START);
+    let Ok(Reply::Pledged { pledges: given, .. }) = given else { panic!("{given:?}") };
+    assert!(matches!(given[..], [GivenPledges { given_for: GivenFor::Listed { change: 4 }, term: TERM, .. }]));
+    assert_eq!(pledges.count(), 0);
 }
 
 #[test]
@@ -275,7 +288,7 @@ fn attributes_of_a_directory_are_recalled_before_a_rename_holds_a_name_in_it() {
     let pledges = begun();
     let get = Op::Inode { op: InodeOp::GetAttr { inode: DIR } };
     let found = Ok(Reply::Node { attr: Attr { kind: NodeKind::Directory, ..attr(DIR) }, created: false });
-    let reply = pledges.give(PartitionNumber(0), &ask(ANN), &get, found, START);
+    let reply = pledges.give(PartitionNumber(0), &ask(ANN), (&get, None), found, START);
     assert!(matches!(reply, Ok(Reply::Pledged { .. })));
     let hold = |text: &[u8]| Key::hold(key(DIR), DIR, text);
     let moves = [Change::Put { key: hold(b""), value: Default::default() }];
@@ -300,7 +313,7 @@ fn a_session_that_ends_has_no_pledges() {
 /// Asks for the bytes of a shard. Returns the number of the pledge.
 fn read_shard(pledges: &Pledges, session: SessionId, index: u64, now: Duration) -> Option<u64> {
     let op = Op::Data { op: DataOp::ReadShard { data: DataId(9), index, offset: 0, length: 10 } };
-    match pledges.give(PARTITION, &ask(session), &op, Ok(Reply::Data { bytes: bytes::Bytes::new() }), now) {
+    match pledges.give(PARTITION, &ask(session), (&op, None), Ok(Reply::Data { bytes: bytes::Bytes::new() }), now) {
         Ok(Reply::Pledged { found: Found::Data { .. }, pledges }) => pledges.first().map(|given| given.number),
         other => panic!("{other:?}"),
     }

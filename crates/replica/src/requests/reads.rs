@@ -23,7 +23,7 @@ use crate::context::{Around, Context, Token};
 use crate::leader::Leader;
 use crate::membership::Membership;
 use crate::ops::footprint::check_place;
-use crate::ops::read::answer;
+use crate::ops::read::{answer, listed_change};
 use crate::ops::step::{Ask, Stop};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
@@ -61,7 +61,10 @@ impl Leader {
             return None;
         }
         Some(match ask.pledge && !self.fast.may_be_changed(ask, op) && !self.shows_linking(&found) {
-            true => self.pledges.give(at.own.partition, ask, op, found, around.elapsed),
+            true => {
+                let listed = listed_change(around.brick, ask, at.own.partition, op);
+                self.pledges.give(at.own.partition, ask, (op, listed), found, around.elapsed)
+            }
             false => found,
         })
     }

@@ -95,6 +95,10 @@ fn records_that_violate_a_rule_are_not_made() {
         let key = Key::loose(RING, cx.at.own.partition.first_position(COUNT));
         append(leader, cx, vec![Change::Delete { key }])
     });
+    check_names("P11", |leader, cx| {
+        let prefix = Lane::ask(FIRST, 512).names_prefix(cx.at.own.partition, ROOT);
+        append(leader, cx, vec![Change::Delete { key: Key::name(prefix, ROOT, b"a") }])
+    });
 }
 
 #[test]

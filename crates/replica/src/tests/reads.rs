@@ -91,7 +91,9 @@ fn a_listing_has_the_attributes_that_are_asked_for_and_that_its_partition_knows(
     ring.execute(make_directory(ROOT, b"d", seed_of(there))).unwrap();
     let key = Key::name(ring.ask().names_prefix(root.partition, ROOT), ROOT, b"g");
     let gone = NameRecord { inode: InodeId::new(ROOT.position().0, 5, 1 << 40), kind: NodeKind::File };
-    let mut commit = Commit::default();
+    let stub = Key::inode(RING, VOLUME, ROOT, Kind::Stub);
+    let value = ring.bricks[root.brick.0 as usize].get(&stub).unwrap().unwrap();
+    let mut commit = Commit { changes: vec![Change::Put { key: stub, value }], ..Commit::default() };
     commit.put(key, &gone);
     ring.tell(root, Event::Change { token: Token(1), commit: Box::new(commit) });
     let mut listed = |attributes| {

@@ -5,6 +5,8 @@
 //! session has touched since the request was sent that the reply answers.
 
 mod granted;
+mod leases;
+mod listed;
 mod missing;
 
 use super::NameAt;
@@ -12,13 +14,16 @@ use super::contents::{Contents, has_same_content};
 use super::dropped::{Changing, Dropped};
 use super::generations::Generations;
 use super::grants::{Grants, Untold};
+use super::lists::Lists;
 use super::made::MadeDirectories;
 use super::mappings::Mappings;
+use super::misses::Misses;
 use super::shards::{NOT_PLEDGED, ShardRead, Shards};
 use super::touched::{Touched, is_access_near};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::HashMap;
+use leases::Lease;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -49,6 +54,8 @@ pub(crate) struct Cache {
     pub grants: Grants,
     pub mappings: Mappings,
     pub made: MadeDirectories,
+    lists: Lists,
+    misses: Misses,
     /// What was dropped last, with the moment.
     dropped: VecDeque<(u64, Dropped)>,
     /// Replies to requests from before this moment are not taken.
@@ -61,16 +68,6 @@ pub(crate) struct Cache {
     /// Ops whose outcome is unknown, until when.
     unknown: VecDeque<(Duration, Vec<Dropped>)>,
     hits: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Lease {
-    term: u64,
-    /// What earlier terms pledged is forgotten, here and where doors have passed it on.
-    is_forgotten: bool,
-    until: Duration,
-    /// Replies to requests from before this moment are not taken.
-    since: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -135,17 +132,6 @@ impl Cache {
         (self.names.len(), self.attributes.len(), self.hits)
     }
 
-    fn is_valid(&self, partition: PartitionNumber, now: Duration) -> bool {
-        let is_over = |lease: &Lease| now >= lease.until && !is_planted(Bug::PledgeOutlivesLease);
-        self.leases.get(&partition).is_some_and(|lease| !is_over(lease))
-    }
-
-    /// True if a pledge of this leader's term may be used.
-    pub fn is_leased(&self, partition: PartitionNumber, term: u64, now: Duration) -> bool {
-        let is_of_term = |lease: &Lease| lease.term == term || is_planted(Bug::PledgeOutlivesLeader);
-        self.leases.get(&partition).is_some_and(is_of_term) && self.is_valid(partition, now)
-    }
-
     /// The remembered attributes, also if the lease is over.
     pub fn attributes(&self, inode: InodeId) -> Option<Attr> {
         Some(self.attributes.get(&inode)?.value.clone())
@@ -162,6 +148,7 @@ impl Cache {
                     Some(Some((inode, _))) => self.node(inode, now)?,
                 }
             }
+            Op::Name { op: op @ NameOp::List { .. } } => self.list(op, now)?,
             Op::Inode { op: InodeOp::GetAttr { inode } } => self.node(*inode, now)?,
             Op::Inode { op: InodeOp::GetXattr { inode, .. } } if self.has_no_xattrs(*inode, now) => {
                 Err(Error::NoAttribute)
@@ -297,6 +284,9 @@ impl Cache {
                 ) => {
                     self.take_entries(asked, *dir, entries, (partition, number, except));
                 }
+                (GivenFor::Listed { change }, Op::Name { op }, Found::List { entries, end }) => {
+                    self.take_list(op, (entries, *end), partition, *change);
+                }
                 _ => {}
             }
         }
@@ -326,13 +316,6 @@ impl Cache {
     /// A door could not forget these yet.
     pub fn evict_again(&mut self, files: Vec<InodeId>) {
         self.shards.evict_again(files);
-    }
-
-    /// True if the pledge is of the term that is renewed, and was asked for since then.
-    pub(super) fn is_current(&self, asked: u64, given: &GivenPledges, now: Duration) -> bool {
-        let lease = self.leases.get(&given.partition);
-        asked >= self.too_old
-            && lease.is_some_and(|lease| lease.term == given.term && asked >= lease.since && now < lease.until)
     }
 
     fn take_entries(
@@ -542,58 +525,5 @@ impl Cache {
                 }
             }
         }
-    }
-
-    /// Takes the terms in the reply to a `Renew` that was sent at `sent`. Returns true if doors have to forget what
-    /// earlier terms pledged; `doors_forgot` is called then.
-    pub fn renew(&mut self, sent: Duration, now: Duration, terms: &[(PartitionNumber, u64)]) -> bool {
-        let mut is_any_new = false;
-        for (partition, term) in terms {
-            let known = self.leases.get(partition).copied();
-            // A late answer of a leader before: terms begin with epochs.
-            if known.is_some_and(|lease| lease.term > *term) {
-                continue;
-            }
-            let is_same = known.is_some_and(|lease| lease.term == *term) || is_planted(Bug::PledgeOutlivesLeader);
-            let is_kept = |lease: Lease| now < lease.until || is_planted(Bug::PledgeOutlivesLease);
-            let lease = match known.filter(|lease| is_same && is_kept(*lease)) {
-                Some(lease) => Lease { term: *term, until: lease.until.max(sent + PLEDGE_LEASE), ..lease },
-                None => {
-                    self.forget_partition(*partition, *term);
-                    let is_forgotten = known.is_some_and(|lease| is_same && lease.is_forgotten);
-                    Lease { term: *term, is_forgotten, until: sent + PLEDGE_LEASE, since: self.moment }
-                }
-            };
-            is_any_new |= !lease.is_forgotten;
-            self.leases.insert(*partition, lease);
-        }
-        is_any_new
-    }
-
-    /// Doors have forgotten what was passed on before these terms were known.
-    pub fn doors_forgot(&mut self, terms: &[(PartitionNumber, u64)]) {
-        for (partition, term) in terms {
-            if let Some(lease) = self.leases.get_mut(partition).filter(|lease| lease.term == *term) {
-                lease.is_forgotten = true;
-            }
-        }
-    }
-
-    /// Drops all that a partition has pledged.
-    fn forget_partition(&mut self, partition: PartitionNumber, term: u64) {
-        self.moment += 1;
-        self.names.retain(|_, known| known.partition != partition);
-        self.attributes.retain(|_, known| known.partition != partition);
-        self.shards.forget_partition(partition);
-        self.grants.forget_partition(partition, term);
-        self.mappings.lose_partition(partition);
-    }
-
-    /// The terms before which nothing is remembered any more, here and where doors have passed it on.
-    pub fn forgot(&self) -> Vec<(PartitionNumber, u64)> {
-        let terms = self.leases.iter().filter(|(_, lease)| lease.is_forgotten);
-        let mut terms: Vec<_> = terms.map(|(partition, lease)| (*partition, lease.term)).collect();
-        terms.sort_unstable();
-        terms
     }
 }

@@ -4,6 +4,7 @@
 //! A directory's change count grows by one with each record that changes its names. While the directory's attributes are
 //! pledged and the count is what this session's own ops have made of it, nobody else has changed a name.
 
+use super::misses::{LeaseOf, owned};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::{HashMap, HashSet};
@@ -13,14 +14,6 @@ use std::collections::VecDeque;
 const NAMES_MAX: usize = 131_072;
 /// Directories.
 const DIRECTORIES_MAX: usize = 4096;
-/// Look-ups of one missing name that are answered here. The next one asks for a pledge, which a door may pass on.
-const MISSES_MAX: u8 = 2;
-/// Missing names of a directory whose look-ups are counted.
-const MISSED_MAX: usize = 64;
-
-/// A partition, and the moment of the cache at which its present lease began.
-pub(super) type LeaseOf = (PartitionNumber, u64);
-
 #[derive(Debug)]
 struct Made {
     /// The change count after the own ops that have ended.
@@ -34,8 +27,6 @@ struct Made {
     is_crowded: bool,
     /// Names that there may be.
     names: HashSet<Name>,
-    /// Look-ups of missing names.
-    missed: HashMap<Name, u8>,
 }
 
 /// An own op under way that makes or removes names.
@@ -71,8 +62,8 @@ impl MadeDirectories {
         if attr.kind != NodeKind::Directory || attr.spread != 1 {
             return;
         }
-        let (lease, under_way, is_crowded, names, missed) = Default::default();
-        self.all.insert(attr.id, Made { change: attr.change, lease, under_way, is_crowded, names, missed });
+        let (lease, under_way, is_crowded, names) = Default::default();
+        self.all.insert(attr.id, Made { change: attr.change, lease, under_way, is_crowded, names });
         self.order.push_back(attr.id);
         self.make_room();
     }
@@ -91,15 +82,7 @@ impl MadeDirectories {
             return false;
         }
         made.lease = Some(lease);
-        if change < made.change || made.names.contains(name) {
-            return false;
-        }
-        if made.missed.len() >= MISSED_MAX {
-            made.missed.clear();
-        }
-        let misses = made.missed.entry(owned(name)).or_default();
-        *misses = misses.saturating_add(1);
-        *misses <= MISSES_MAX
+        change >= made.change && !made.names.contains(name)
     }
 
     /// The op is about to be sent.
@@ -128,7 +111,6 @@ impl MadeDirectories {
             made.under_way += 1;
             naming.dirs.push(dir);
             if let Some(name) = added {
-                made.missed.remove(name);
                 self.names += usize::from(made.names.insert(owned(name)));
             }
             if let Effect::Removes(name) = effect {
@@ -205,9 +187,4 @@ fn effects(op: &NameOp) -> Vec<(InodeId, Effect<'_>)> {
         | NameOp::Fetch { .. }
         | NameOp::ListKeys { .. } => Vec::new(),
     }
-}
-
-/// A name that came with a frame or a request shares its memory.
-fn owned(name: &Name) -> Name {
-    Name::new(bytes::Bytes::copy_from_slice(name.as_bytes())).unwrap_or_else(|_| name.clone())
 }

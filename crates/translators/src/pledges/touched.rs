@@ -127,7 +127,9 @@ fn named(op: &NameOp, read: impl Fn(InodeId) -> Option<Touched>) -> Option<Touch
         }
         NameOp::MakePrefix { dir, name, alternate, .. } => {
             let mut touched = Touched::name(*dir, name);
+            // A hidden file may have it, which loses the name.
             touched.names.push((*dir, alternate.clone()));
+            touched.leading.push((*dir, alternate.clone()));
             touched
         }
         NameOp::Join { dir, parts, to, .. } => {

@@ -281,20 +281,6 @@ fn entries_of_a_list_are_remembered_but_those_that_are_left_out() {
     assert!(!is_known(&mut cache, &get_attr(inode(0, 12)), START));
 }
 
-#[test]
-fn a_read_that_may_move_the_time_of_access_is_a_change() {
-    let read = Op::Data { op: DataOp::Read { inode: FILE, offset: 0, length: 1, touch: true } };
-    let now = hekate_threads::time_of_day().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
-    let accessed = |atime| Attr { atime: Time(atime), mtime: Time(now - 2), ..attr(FILE, NodeKind::File) };
-    assert!(touched_by(&read, |_| Some(accessed(now - 3))).is_some(), "the file has changed since");
-    assert!(touched_by(&read, |_| Some(accessed(now - 1))).is_none());
-    let yesterday = now - (23 * 3600 + 1800) * 1_000_000_000;
-    let old = Attr { mtime: Time(yesterday - 1), ctime: Time(0), ..accessed(yesterday) };
-    assert!(touched_by(&read, |_| Some(old.clone())).is_some(), "it is due soon, and clocks differ");
-    let quiet = Op::Data { op: DataOp::Read { inode: FILE, offset: 0, length: 1, touch: false } };
-    assert!(touched_by(&quiet, |_| None).is_none());
-}
-
 /// What a door was told to forget.
 #[derive(Default)]
 struct Door {

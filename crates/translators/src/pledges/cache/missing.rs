@@ -1,17 +1,35 @@
-//! Names that are missing from directories which this session made.
+//! Names that are known to be missing though they are not pledged.
 
 use super::Cache;
+use crate::pledges::misses::LeaseOf;
 use hekate_proto::{InodeId, Name};
 use std::time::Duration;
 
 impl Cache {
-    /// True if this session made the directory, knows all its names, and this is none of them.
+    /// True if this session knows all names of the directory, since it made it or has listed it, and this is none of
+    /// them.
     pub(super) fn is_missing(&mut self, dir: InodeId, name: &Name, now: Duration) -> bool {
-        if !self.made.has(dir) || !self.has_attributes(dir, now) {
+        let is_made = self.made.has(dir);
+        if !is_made && !self.lists.has(dir) {
             return false;
         }
-        let Some(known) = self.attributes.get(&dir) else { return false };
-        let Some(lease) = self.leases.get(&known.partition) else { return false };
-        self.made.lacks(dir, name, known.value.change, (known.partition, lease.since))
+        let Some((change, lease)) = self.count_of(dir, now) else { return false };
+        let lacks = match is_made {
+            true => self.made.lacks(dir, name, change, lease),
+            false => self.lists.lacks(dir, name, change, lease),
+        };
+        lacks && self.misses.answers(dir, name)
+    }
+
+    /// A server has said that a name is missing from this directory. True if the directory is to be listed now, since
+    /// that would be remembered.
+    pub fn wants_list(&mut self, dir: InodeId, now: Duration) -> bool {
+        let Some((change, lease)) = self.count_of(dir, now) else { return false };
+        self.lists.get(&(dir, None), change, lease).is_none() && self.lists.missed(dir)
+    }
+
+    /// The directory's change count, if it is pledged, and the lease.
+    fn count_of(&self, dir: InodeId, now: Duration) -> Option<(u64, LeaseOf)> {
+        Some((self.valid_attributes(dir, now)?.change, self.lease_of(dir)?))
     }
 }
