@@ -5,7 +5,7 @@ use hekate_proto::{InodeId, Name, PartitionNumber};
 use hekate_threads::HashMap;
 
 /// Look-ups of one name that are answered so. The next one asks for a pledge, which a door may pass on.
-const ANSWERED_MAX: u8 = 2;
+const ANSWERED_MAX: u8 = 16;
 /// Names whose look-ups are counted.
 const NAMES_MAX: usize = 4096;
 

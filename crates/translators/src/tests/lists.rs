@@ -154,7 +154,8 @@ fn pages_are_told_apart_by_where_they_begin_and_how_many_names_were_asked_for() 
 fn names_that_a_whole_list_does_not_have_are_missing() {
     let mut cache = with_list(&list(None, true, false), &["a", "c"]);
     assert!(is_missing(&mut cache, "b") && is_missing(&mut cache, "d"));
-    assert_eq!([(); 3].map(|()| is_missing(&mut cache, "e")), [true, true, false], "then a pledge is asked for");
+    let answered = (0..99).filter(|_| is_missing(&mut cache, "e")).count();
+    assert_eq!(answered, 16, "then a pledge is asked for");
     pledge(&mut cache, CHANGE + 1);
     assert!(!is_missing(&mut cache, "f"));
 }

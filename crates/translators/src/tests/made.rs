@@ -87,7 +87,8 @@ fn names_are_missing_from_a_directory_that_the_session_made_but_for_those_that_i
 #[test]
 fn a_name_that_is_looked_up_again_and_again_is_asked_for() {
     let mut cache = made();
-    assert_eq!([(); 4].map(|()| is_missing(&mut cache, "a")), [true, true, false, false]);
+    let answered = (0..99).filter(|_| is_missing(&mut cache, "a")).count();
+    assert_eq!(answered, 16);
     assert!(is_missing(&mut cache, "b"));
 }
 
