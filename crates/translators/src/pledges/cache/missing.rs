@@ -22,9 +22,11 @@ impl Cache {
     }
 
     /// A server has said that a name is missing from this directory. True if the directory is to be listed now, since
-    /// that would be remembered.
+    /// that would be remembered. Not beside own changes: the list would wait for these.
     pub fn wants_list(&mut self, dir: InodeId, now: Duration) -> bool {
-        let Some((change, lease)) = self.count_of(dir, now) else { return false };
+        let Some((change, lease)) = self.count_of(dir, now).filter(|_| self.changing.0.is_empty()) else {
+            return false;
+        };
         self.lists.get(&(dir, None), change, lease).is_none() && self.lists.missed(dir)
     }
 
