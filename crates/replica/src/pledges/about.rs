@@ -18,7 +18,7 @@ fn moved_from(change: &Change) -> Option<About> {
 }
 
 /// What a change of the index is about, as pledges are.
-pub(super) fn about_of(change: &Change) -> Option<About> {
+fn about_of(change: &Change) -> Option<About> {
     let (Change::Put { key, .. } | Change::Delete { key }) = change else {
         // The bytes that were removed are read with no layout that is in use, and a new stamp changes no bytes.
         let is_kept = matches!(change, Change::Restamp { .. } | Change::DropShard { .. });

@@ -17,13 +17,14 @@ use super::grants::{Grants, Untold};
 use super::lists::Lists;
 use super::made::MadeDirectories;
 use super::mappings::Mappings;
-use super::misses::Misses;
+use super::misses::{Misses, owned};
 use super::shards::{NOT_PLEDGED, ShardRead, Shards};
 use super::touched::{Touched, is_access_near};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::HashMap;
 use leases::Lease;
+pub(super) use leases::LeaseOf;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -345,9 +346,7 @@ impl Cache {
     fn remember_name(&mut self, asked: u64, (dir, name): (InodeId, Name), known: Known<Target>) {
         let about = Pledged::Name { dir, name: name.clone() };
         if self.may_remember(asked, &about, None) {
-            // A name that came with a frame shares its memory.
-            let own = Name::new(bytes::Bytes::copy_from_slice(name.as_bytes())).unwrap_or(name);
-            self.names.insert((dir, own), known);
+            self.names.insert((dir, owned(&name)), known);
         }
     }
 

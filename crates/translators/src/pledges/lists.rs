@@ -4,7 +4,7 @@
 //! moment: while the directory's attributes are pledged with the same count, under the same lease, the names are the
 //! same.
 
-use super::misses::LeaseOf;
+use super::cache::LeaseOf;
 use bytes::{Bytes, BytesMut};
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{Entry, InodeId, Name, NodeKind};

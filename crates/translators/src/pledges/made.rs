@@ -4,7 +4,8 @@
 //! A directory's change count grows by one with each record that changes its names. While the directory's attributes are
 //! pledged and the count is what this session's own ops have made of it, nobody else has changed a name.
 
-use super::misses::{LeaseOf, owned};
+use super::cache::LeaseOf;
+use super::misses::owned;
 use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::*;
 use hekate_threads::{HashMap, HashSet};
@@ -14,6 +15,7 @@ use std::collections::VecDeque;
 const NAMES_MAX: usize = 131_072;
 /// Directories.
 const DIRECTORIES_MAX: usize = 4096;
+
 #[derive(Debug)]
 struct Made {
     /// The change count after the own ops that have ended.

@@ -1,16 +1,13 @@
 //! Look-ups of missing names that are answered without a pledge on the name.
 
 use super::NameAt;
-use hekate_proto::{InodeId, Name, PartitionNumber};
+use hekate_proto::{InodeId, Name};
 use hekate_threads::HashMap;
 
 /// Look-ups of one name that are answered so. The next one asks for a pledge, which a door may pass on.
 const ANSWERED_MAX: u8 = 16;
 /// Names whose look-ups are counted.
 const NAMES_MAX: usize = 4096;
-
-/// A partition, and the moment of the cache at which its present lease began.
-pub(super) type LeaseOf = (PartitionNumber, u64);
 
 /// Look-ups of missing names.
 #[derive(Debug, Default)]

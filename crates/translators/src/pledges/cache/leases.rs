@@ -5,6 +5,9 @@ use hekate_proto::planted::{Bug, is_planted};
 use hekate_proto::{GivenPledges, PLEDGE_LEASE, PartitionNumber};
 use std::time::Duration;
 
+/// A partition, and the moment of the cache at which its present lease began.
+pub(in crate::pledges) type LeaseOf = (PartitionNumber, u64);
+
 /// The right to answer by what a partition pledged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lease {

@@ -1,8 +1,8 @@
 //! Lists that are answered from memory.
 
-use super::Cache;
+use super::{Cache, LeaseOf};
 use crate::pledges::lists::Page;
-use crate::pledges::misses::{LeaseOf, owned};
+use crate::pledges::misses::owned;
 use crate::pledges::touched::is_access_near;
 use hekate_proto::*;
 use std::time::Duration;

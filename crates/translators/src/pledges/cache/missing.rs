@@ -1,7 +1,6 @@
 //! Names that are known to be missing though they are not pledged.
 
-use super::Cache;
-use crate::pledges::misses::LeaseOf;
+use super::{Cache, LeaseOf};
 use hekate_proto::{InodeId, Name};
 use std::time::Duration;
 
