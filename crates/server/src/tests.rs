@@ -1,6 +1,7 @@
 //! Replicas are brought into step after kills and power cuts; sessions, bounds, full journals and stopped bricks.
 
 mod damage;
+mod deletion;
 
 use crate::hosting::hosted_ring::HostedRing;
 use crate::hosting::own_bricks::OwnBricks;

@@ -76,7 +76,7 @@ impl Leader {
         }
         let grows = room::takes_room(&changes) && !draft.must;
         let sequence = Sequence(self.log.last.0 + 1);
-        self.check_record(cx, &changes, (draft.by.is_some(), draft.closes))?;
+        self.check_record(cx, &changes, &draft)?;
         let (ring, partition, epoch) = (cx.at.ring, cx.at.own.partition, cx.at.view.epoch);
         set_stamps(&mut changes, epoch, sequence);
         let entry = LogEntry::new(Record { ring, partition, epoch, sequence, session, op_id, changes });
@@ -127,9 +127,10 @@ impl Leader {
     }
 
     /// R1, P11, and the rules about shards that are open: L1, L15, L16 and L22.
-    fn check_record(&self, cx: &Context, changes: &[Change], (recalls, closes): (bool, bool)) -> Result<()> {
+    fn check_record(&self, cx: &Context, changes: &[Change], draft: &Draft) -> Result<()> {
         require(cx.at.leads(), "R1", || format!("a record in view {}, which another replica leads", cx.at.view.epoch))?;
-        require(!recalls || are_names_counted(changes), "P11", || {
+        let is_op = draft.session != SYSTEM_SESSION;
+        require(!is_op || are_names_counted(changes), "P11", || {
             "a record changes a name, and not the change count of its directory".into()
         })?;
         let lane = &self.fast;
@@ -143,7 +144,7 @@ impl Leader {
         require(is_lane_whole, "L16", || {
             format!("{} shards are open in a view that lacks replicas", lane.open_count())
         })?;
-        let changed = if closes || is_planted(Bug::OpenShardChanged) { None } else { lane.first_open(changes) };
+        let changed = if draft.closes || is_planted(Bug::OpenShardChanged) { None } else { lane.first_open(changes) };
         require(changed.is_none(), "L1", || format!("a record changes {changed:?}, which is open"))?;
         require(!changes.iter().any(removes_loose_marker), "L22", || {
             format!("the loose-writes marker is removed while {} shards are open", lane.open_count())
