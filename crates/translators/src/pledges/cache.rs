@@ -8,6 +8,7 @@ mod granted;
 mod leases;
 mod listed;
 mod missing;
+mod relied;
 
 use super::NameAt;
 use super::contents::{Contents, has_same_content};
@@ -25,6 +26,7 @@ use hekate_proto::*;
 use hekate_threads::HashMap;
 use leases::Lease;
 pub(super) use leases::LeaseOf;
+use relied::Relied;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -83,22 +85,6 @@ impl<T> Known<T> {
     fn is_of(&self, partition: PartitionNumber, number: u64) -> bool {
         self.partition == partition && self.number <= number
     }
-}
-
-/// An op of this session changes the inode of a name, and which one that is was remembered. The leader changes it for
-/// this session without a recall. If the name leads elsewhere by then, the pledge on another inode ends: so nothing that
-/// it may be is answered from memory once the name is recalled.
-#[derive(Debug)]
-struct Relied {
-    /// The op.
-    op: u64,
-    name: (InodeId, Name),
-    /// The lease under which the name was remembered.
-    partition: PartitionNumber,
-    since: u64,
-    is_lost: bool,
-    /// What the inode may be then.
-    any: Dropped,
 }
 
 /// An own op under way.
@@ -210,20 +196,12 @@ impl Cache {
 
     fn valid_attributes(&self, inode: InodeId, now: Duration) -> Option<&Attr> {
         let known = self.attributes.get(&inode).filter(|known| self.is_valid(known.partition, now))?;
-        let about = Pledged::Attributes { inode };
-        let is_unsure =
-            |relied: &Relied| relied.any.covers(&about, Some(known.value.kind)) && self.is_lost(relied, now);
-        (!self.relied.iter().any(is_unsure)).then_some(&known.value)
+        (!self.is_unsure(&known.value, now)).then_some(&known.value)
     }
 
     /// True if the attributes of this inode are pledged.
     pub fn has_attributes(&self, inode: InodeId, now: Duration) -> bool {
         self.valid_attributes(inode, now).is_some()
-    }
-
-    fn is_lost(&self, relied: &Relied, now: Duration) -> bool {
-        let lease = self.leases.get(&relied.partition);
-        relied.is_lost || !lease.is_some_and(|lease| lease.since == relied.since && now < lease.until)
     }
 
     /// True if the attributes are pledged and say that the inode has no extended ones.
@@ -380,7 +358,6 @@ impl Cache {
             match about {
                 Pledged::Name { dir, name } => {
                     let key = (*dir, name.clone());
-                    loses |= self.lose(&key);
                     // One that was given since is about the same name.
                     if self.names.get(&key).is_none_or(|known| known.is_of(partition, *number)) {
                         self.names.remove(&key);
@@ -403,20 +380,12 @@ impl Cache {
                 Pledged::Times { inode } => written.extend(self.grants.recalled(*inode, partition, *number)),
                 Pledged::Mapping { .. } => {}
             }
-            self.note_dropped(Dropped::About(about.clone()));
+            let dropped = Dropped::About(about.clone());
+            loses |= self.lose(std::slice::from_ref(&dropped));
+            self.note_dropped(dropped);
         }
         let attributes = if loses { DoorForgets::All } else { DoorForgets::These(inodes) };
         DoorRecalls { attributes, names, contents, written }
-    }
-
-    /// A name changes that ops under way rely on. Returns true if there are any.
-    fn lose(&mut self, name: &(InodeId, Name)) -> bool {
-        let mut loses = false;
-        for relied in self.relied.iter_mut().filter(|relied| relied.name == *name) {
-            relied.is_lost = true;
-            loses = true;
-        }
-        loses
     }
 
     fn note_dropped(&mut self, dropped: Dropped) {
@@ -438,22 +407,15 @@ impl Cache {
         let mut dropped: Vec<Dropped> = touched.any_file.then_some(Dropped::AnyFile).into_iter().collect();
         let mut relied = Vec::new();
         for name in &touched.leading {
-            let known = self.names.get(name).filter(|known| self.is_valid(known.partition, now));
-            let lease = known.and_then(|known| self.leases.get(&known.partition));
-            match known.zip(lease) {
-                Some((known, lease)) => {
-                    inodes.extend(known.value.map(|(inode, _)| inode));
-                    let (name, partition, any) = (name.clone(), known.partition, any.clone());
-                    relied.push(Relied { op: number, name, partition, since: lease.since, is_lost: false, any });
+            match self.rely((number, &any), name, now) {
+                Some((inode, known)) => {
+                    inodes.extend(inode);
+                    relied.push(known);
                 }
                 None => dropped.push(any.clone()),
             }
         }
-        let mut tells_all = !dropped.is_empty();
-        for name in &touched.names {
-            tells_all |= self.lose(name);
-        }
-        self.relied.extend(relied);
+        let is_any = !dropped.is_empty();
         inodes.sort_unstable();
         inodes.dedup();
         let named = |(dir, name): &NameAt| Pledged::Name { dir: *dir, name: name.clone() };
@@ -463,6 +425,8 @@ impl Cache {
             dropped.extend(touched.contents.iter().map(|inode| Dropped::Shards(*inode)));
             dropped.extend(touched.any_content.then_some(Dropped::AnyShards));
         }
+        let tells_all = self.lose(&dropped) || is_any;
+        self.relied.extend(relied);
         if !is_planted(Bug::OwnChangeKeepsPledges) {
             self.forget(&dropped);
         }
@@ -483,6 +447,7 @@ impl Cache {
             .filter(|relied| !is_known || self.is_lost(relied, now))
             .map(|relied| relied.any)
             .collect();
+        self.lose(&lost);
         self.forget(&lost);
         dropped.extend(lost);
         let asked = if is_planted(Bug::TouchedReadTaken) { self.moment } else { asked };

@@ -1,8 +1,9 @@
 //! Directories that a session made, and names that are missing from them.
 
 use super::support::*;
-use crate::pledges::cache::Cache;
+use crate::pledges::cache::{Cache, Change, DoorForgets};
 use crate::pledges::made::Naming;
+use crate::pledges::touched::touched_by;
 use hekate_proto::*;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ const TERM: u64 = 9;
 const PARENT: InodeId = inode(0, 4);
 const DIR: InodeId = inode(0, 5);
 const FILE: InodeId = inode(0, 6);
+const OTHER: InodeId = inode(0, 7);
+const FAR: InodeId = inode(0, 8);
 const START: Duration = Duration::from_secs(100);
 /// The change count of a new directory.
 const NEW: u64 = 7;
@@ -191,4 +194,95 @@ fn the_directories_that_were_made_first_are_forgotten_for_want_of_room() {
         done(&mut cache, &op, Ok(Reply::Node { attr, created: true }));
     }
     assert!(!cache.made.has(DIR));
+}
+
+/// A session that has made the directory, has the attributes of another file, and renames a file to a name that is
+/// missing by the count.
+fn renaming() -> (Cache, Change) {
+    let mut cache = made();
+    let lookup = Op::Name { op: NameOp::Lookup { dir: PARENT, name: name("from") } };
+    let given = [(1, GivenFor::Name), (2, GivenFor::Attributes)];
+    let given = given.map(|(number, given_for)| GivenPledges { partition: PARTITION, term: TERM, number, given_for });
+    let asked = cache.ask(&lookup).unwrap();
+    cache.take(asked, &lookup, &Found::Node { attr: Box::new(attr(FILE, NodeKind::File)) }, &given, START);
+    let op = get_attr(OTHER);
+    let asked = cache.ask(&op).unwrap();
+    cache.take(asked, &op, &Found::Node { attr: Box::new(attr(OTHER, NodeKind::File)) }, &given[1..], START);
+    let (change, forgets) = begin(&mut cache, &rename_from_parent());
+    assert_eq!(forgets, DoorForgets::These(vec![PARENT, DIR, FILE]));
+    assert!(cache.has_attributes(OTHER, START) && !cache.has_attributes(FILE, START));
+    (cache, change)
+}
+
+fn rename_from_parent() -> Op {
+    let (name, to_name, mode) = (name("from"), name("to"), RenameMode::Replace);
+    Op::Name { op: NameOp::Rename { dir: PARENT, name, to_dir: DIR, to_name, mode, open_here: None } }
+}
+
+fn begin(cache: &mut Cache, op: &Op) -> (Change, DoorForgets) {
+    let touched = touched_by(op, |inode| cache.attributes(inode)).unwrap();
+    cache.begin_change(&touched, START)
+}
+
+#[test]
+fn a_rename_to_a_name_that_is_missing_by_the_count_changes_no_other_file() {
+    let (mut cache, change) = renaming();
+    cache.end_change(change, true, &[], START);
+    assert!(cache.has_attributes(OTHER, START));
+}
+
+#[test]
+fn a_rename_may_replace_any_file_once_the_directory_is_recalled() {
+    let (mut cache, change) = renaming();
+    let about = Pledged::Attributes { inode: DIR };
+    let recalled = cache.drop_recalled(PARTITION, &[Pledge { about, number: NEW }]);
+    assert_eq!(recalled.attributes, DoorForgets::All);
+    assert!(!cache.has_attributes(OTHER, START));
+    cache.end_change(change, true, &[], START);
+    assert!(!cache.has_attributes(OTHER, START), "the leader has ended the pledge without a word");
+}
+
+/// The leader ends the pledge on the directory with the other op, and tells of no name that others make afterwards.
+#[test]
+fn a_rename_may_replace_any_file_beside_another_own_op_on_the_directory() {
+    let (mut cache, change) = renaming();
+    let (other, forgets) = begin(&mut cache, &file("a"));
+    assert_eq!(forgets, DoorForgets::All);
+    assert!(!cache.has_attributes(OTHER, START));
+    cache.end_change(other, true, &[], START);
+    assert!(!cache.has_attributes(OTHER, START), "the rename is under way");
+    cache.end_change(change, true, &[], START);
+    assert!(!cache.has_attributes(OTHER, START));
+}
+
+/// The first op may have changed the directory, for all that is known.
+#[test]
+fn a_rename_may_replace_any_file_after_another_one_that_may_have_changed_its_directory() {
+    let (mut cache, first) = renaming();
+    let elsewhere = |text: &str| Op::Name {
+        op: NameOp::Rename {
+            dir: FAR,
+            name: name(text),
+            to_dir: FAR,
+            to_name: name("to"),
+            mode: RenameMode::Replace,
+            open_here: None,
+        },
+    };
+    let lookups = ["from", "to"].map(|text| Op::Name { op: NameOp::Lookup { dir: FAR, name: name(text) } });
+    for lookup in &lookups {
+        let given = GivenPledges { partition: PARTITION, term: TERM, number: 3, given_for: GivenFor::Name };
+        let asked = cache.ask(lookup).unwrap();
+        cache.take(asked, lookup, &Found::Missing, &[given], START);
+    }
+    let (second, _) = begin(&mut cache, &elsewhere("from"));
+    cache.drop_recalled(PARTITION, &[Pledge { about: Pledged::Name { dir: FAR, name: name("to") }, number: 3 }]);
+    cache.end_change(second, true, &[], START);
+    let op = get_attr(OTHER);
+    let given = GivenPledges { partition: PARTITION, term: TERM, number: 4, given_for: GivenFor::Attributes };
+    let asked = cache.ask(&op).unwrap();
+    cache.take(asked, &op, &Found::Node { attr: Box::new(attr(OTHER, NodeKind::File)) }, &[given], START);
+    assert!(!cache.has_attributes(OTHER, START), "the first rename is under way");
+    cache.end_change(first, true, &[], START);
+    assert!(!cache.has_attributes(OTHER, START));
 }

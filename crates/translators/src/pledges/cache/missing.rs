@@ -5,19 +5,23 @@ use hekate_proto::{InodeId, Name};
 use std::time::Duration;
 
 impl Cache {
+    /// True if a look-up of the name is to be answered without a question.
+    pub(super) fn is_missing(&mut self, dir: InodeId, name: &Name, now: Duration) -> bool {
+        self.lacks(dir, name, now) && self.misses.answers(dir, name)
+    }
+
     /// True if this session knows all names of the directory, since it made it or has listed it, and this is none of
     /// them.
-    pub(super) fn is_missing(&mut self, dir: InodeId, name: &Name, now: Duration) -> bool {
+    pub(super) fn lacks(&mut self, dir: InodeId, name: &Name, now: Duration) -> bool {
         let is_made = self.made.has(dir);
         if !is_made && !self.lists.has(dir) {
             return false;
         }
         let Some((change, lease)) = self.count_of(dir, now) else { return false };
-        let lacks = match is_made {
+        match is_made {
             true => self.made.lacks(dir, name, change, lease),
             false => self.lists.lacks(dir, name, change, lease),
-        };
-        lacks && self.misses.answers(dir, name)
+        }
     }
 
     /// A server has said that a name is missing from this directory. True if the directory is to be listed now, since
