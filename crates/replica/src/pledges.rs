@@ -15,7 +15,7 @@ mod recalls;
 mod rights;
 
 use crate::ops::step::{Ask, RecalledGrants};
-use about::{all_about, removed_shard};
+use about::{all_about, ended_by, removed_shard};
 use grants::Grants;
 pub(crate) use grants::{Ending, Written};
 use hekate_proto::planted::{Bug, is_planted};
@@ -232,8 +232,8 @@ impl Pledges {
     }
 
     /// True if a record with these changes has to wait: another session has a pledge about what it changes. Recalls
-    /// these pledges, and grants on the files whose inodes change. Otherwise `by` has lost its own pledges, which it gave up
-    /// before it sent the op.
+    /// these pledges, and grants on the files whose inodes change. Those of `by` stay until there is the record: it may
+    /// have to wait, and what the op finds then may be the work of another session, of which `by` has to hear.
     pub fn block(
         &self,
         by: SessionId,
@@ -242,12 +242,11 @@ impl Pledges {
         recalls: &mut Recalls,
     ) -> bool {
         let about: BTreeSet<About> = changes.iter().flat_map(all_about).collect();
-        if about.is_empty() && !changes.iter().any(|change| removed_shard(change).is_some()) {
+        if about.is_empty() {
             return false;
         }
         let mut table = self.table();
         match &mut table.forgetting {
-            _ if about.is_empty() => {}
             Forgetting::Unknown => return true,
             Forgetting::Awaited { delays, .. } => {
                 *delays = true;
@@ -264,12 +263,14 @@ impl Pledges {
             RecalledGrants::OfOthers => table.recall_grants_on(&about, by, now, recalls),
             RecalledGrants::All => table.recall_grants_on(&about, SYSTEM_SESSION, now, recalls),
         };
-        if is_blocked && !is_planted(Bug::RecallNotAwaited) {
-            return true;
-        }
-        about.iter().for_each(|one| table.drop_of(by, one));
+        is_blocked && !is_planted(Bug::RecallNotAwaited)
+    }
+
+    /// A record has these changes, or times are kept without one. `by` gave up its own pledges before it sent the op.
+    pub fn changed(&self, by: SessionId, changes: &[Change]) {
+        let mut table = self.table();
+        changes.iter().flat_map(ended_by).for_each(|one| table.drop_of(by, &one));
         changes.iter().filter_map(removed_shard).for_each(|one| table.drop_of_all(&one));
-        false
     }
 
     /// The session has returned pledges, and reports what it wrote under grants among them. Returns true if a change may

@@ -362,6 +362,7 @@ impl Leader {
             return Ok(false);
         }
         if self.keep_times((token, ask), &commit, cx) {
+            self.pledges.changed(ask.session, &commit.changes);
             return Ok(true);
         }
         let times = commit.times_of.map(|(inode, _)| (ask.volume, inode));

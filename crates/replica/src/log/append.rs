@@ -112,6 +112,7 @@ impl Leader {
             self.numbers.reserved(upto);
             self.when(sequence, true, Then::Reserved(upto));
         }
+        draft.by.into_iter().for_each(|by| self.pledges.changed(by, &entry.record.changes));
         self.times.unmark(&unmarked);
         self.note_ends(commit);
         self.log.last = sequence;

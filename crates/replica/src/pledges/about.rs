@@ -9,6 +9,13 @@ pub(super) fn all_about(change: &Change) -> impl Iterator<Item = About> {
     about_of(change).into_iter().chain(moved_from(change))
 }
 
+/// All about which the session that asked for the change has no pledge any more. What a name that is held leads to is not
+/// decided yet: the op may be undone, and find another session's work when it begins again.
+pub(super) fn ended_by(change: &Change) -> impl Iterator<Item = About> {
+    let is_hold = matches!(change, Change::Put { key, .. } if key.kind() == Some(Kind::Hold));
+    Some(change).filter(|_| !is_hold).into_iter().flat_map(all_about)
+}
+
 /// The directory of a name that a rename holds: links of what has the new name already may be seen elsewhere.
 fn moved_from(change: &Change) -> Option<About> {
     let Change::Put { key, .. } = change else { return None };

@@ -83,8 +83,17 @@ fn has_node() -> Result<Reply> {
     Ok(Reply::Node { attr: attr(FILE), created: false })
 }
 
-/// Whether a record waits, and the sessions that are told.
+/// Whether a record waits, and the sessions that are told. If it need not wait, it is made.
 fn change(pledges: &Pledges, by: SessionId, changes: &[Change], now: Duration) -> (bool, Vec<SessionId>) {
+    let (waits, told) = try_change(pledges, by, changes, now);
+    if !waits {
+        pledges.changed(by, changes);
+    }
+    (waits, told)
+}
+
+/// As `change`, but there is no room for the record.
+fn try_change(pledges: &Pledges, by: SessionId, changes: &[Change], now: Duration) -> (bool, Vec<SessionId>) {
     let mut recalls = Recalls::default();
     let waits = pledges.block(by, (changes, RecalledGrants::All), now, &mut recalls);
     (waits, recalls.0.into_keys().collect())
@@ -118,6 +127,26 @@ fn a_missing_name_is_pledged_too_and_a_sessions_own_change_ends_its_pledges() {
     assert_eq!(change(&pledges, ANN, &name_changes("a"), START), (false, vec![]));
     assert_eq!(pledges.count(), 0);
     assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (false, vec![]));
+}
+
+/// The session has to hear of what its op will find when there is room.
+#[test]
+fn a_change_that_is_not_made_yet_leaves_its_sessions_pledges() {
+    let pledges = begun();
+    look_up(&pledges, ANN, "a", Err(Error::NotFound), START);
+    assert_eq!(try_change(&pledges, ANN, &name_changes("a"), START), (false, vec![]));
+    assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (true, vec![ANN]));
+}
+
+/// It may be undone, and begin again.
+#[test]
+fn a_rename_that_holds_a_name_leaves_its_sessions_pledges() {
+    let pledges = begun();
+    look_up(&pledges, ANN, "a", has_node(), START);
+    let held = Key::hold(key(DIR), DIR, b"a");
+    let hold = [Change::Put { key: held, value: Default::default() }];
+    assert_eq!(change(&pledges, ANN, &hold, START), (false, vec![]));
+    assert_eq!(change(&pledges, BEN, &name_changes("a"), START), (true, vec![ANN]));
 }
 
 #[test]
