@@ -96,12 +96,10 @@ fn records_that_violate_a_rule_are_not_made() {
         let key = Key::loose(RING, cx.at.own.partition.first_position(COUNT));
         append(leader, cx, vec![Change::Delete { key }])
     });
-    let delete_name = |at: PartitionNumber| {
-        let prefix = Lane::ask(FIRST, 512).names_prefix(at, ROOT);
-        Commit { changes: vec![Change::Delete { key: Key::name(prefix, ROOT, b"a") }], ..Commit::default() }
-    };
     check_names("P11", |leader, cx| {
-        let commit = &delete_name(cx.at.own.partition);
+        let prefix = Lane::ask(FIRST, 512).names_prefix(cx.at.own.partition, ROOT);
+        let changes = vec![Change::Delete { key: Key::name(prefix, ROOT, b"a") }];
+        let commit = &Commit { changes, ..Commit::default() };
         let (session, op_id, step, also) = (FIRST, OpId(512), None, Vec::new());
         let draft = Draft { session, op_id, by: Some(session), commit, also, must: false, step, closes: false };
         leader.append(cx, draft).map(drop)
