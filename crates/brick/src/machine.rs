@@ -517,6 +517,19 @@ impl Machine {
         !removing && !no_room
     }
 
+    /// Whether more of the journal is free than what is kept for records that other bricks have.
+    pub fn has_room_for_leaders(&self) -> bool {
+        let (used, all) = self.log.fill();
+        all - used > all / 4
+    }
+
+    /// As `has_room_for_leaders`. If not, a checkpoint is requested.
+    pub fn request_room_for_leaders(&mut self) -> bool {
+        let has_room = self.has_room_for_leaders();
+        self.checkpoint_requested |= !has_room;
+        has_room
+    }
+
     /// Releases reserved room: the record has been appended, or never will be.
     pub fn release(&mut self, need: Amount) {
         self.room.release(need);

@@ -326,6 +326,9 @@ impl Leader {
             self.answer_op(token, ask, Err(Error::LayoutChanged));
             return Ok(true);
         }
+        if lacks_room(cx, ask, op) {
+            return Ok(false);
+        }
         let ask = &Ask { pledge: ask.pledge && self.may_give_size(cx, ask, op), ..*ask };
         let now = self.numbers.time(cx.around.now);
         let mut progress = OpProgress::default();
@@ -448,6 +451,16 @@ fn error_of(stop: Stop) -> Error {
         Stop::Error(error) => error,
         Stop::Wait | Stop::Leg(_) => Error::bug("housekeeping would have to wait"),
     }
+}
+
+/// True if a write has to wait for room in the journal. To make its record, in vain, would copy and sum what it writes.
+fn lacks_room(cx: &mut Context, ask: &Ask, op: &Op) -> bool {
+    let lacks_room = written_shard(ask.volume, op).is_some() && !cx.around.brick.has_room_for_leaders();
+    if lacks_room {
+        cx.out.wants_room = true;
+        cx.out.branches.push("the leader's journal has no room");
+    }
+    lacks_room
 }
 
 /// The inode that an op gives a name.

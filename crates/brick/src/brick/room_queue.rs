@@ -31,10 +31,13 @@ impl Brick {
         queue.waiting.retain(|waiting| *waiting != member);
     }
 
-    /// Whether any member waits for room. Leaders append nothing new meanwhile: if their records took the room first,
-    /// all journals could fill with records that another brick has no room for.
-    pub fn has_starving(&self) -> bool {
-        !self.room_queue.0.lock().waiting.is_empty()
+    /// Whether leaders may append records that grow the store: more than a quarter of the journal is free. The last
+    /// quarter is for the members' records, which other bricks have in their journals until all members have them: if
+    /// leaders took all room, all journals could fill with records that another brick has no room for. If not, a
+    /// checkpoint is requested.
+    pub fn has_room_for_leaders(&self) -> bool {
+        // Most appends find room, and need no exclusive lock.
+        self.machine.read().has_room_for_leaders() || self.machine.write().request_room_for_leaders()
     }
 
     /// Whether no other member is in front of this one: a small record does not overtake a large one.

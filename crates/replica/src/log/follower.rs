@@ -78,7 +78,7 @@ impl Follower {
     }
 
     /// Notifies the brick whether the next record waits for room. Until it has room, members behind it in the brick's
-    /// queue append nothing, and leaders on the brick make no record that grows.
+    /// queue append nothing.
     fn note_starving(&mut self, cx: &mut Context, starves: bool) {
         // No record is settled later because a learner lacks room.
         let starves = starves && cx.at.view.has_member(cx.at.own.brick);

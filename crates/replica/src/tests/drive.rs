@@ -2,6 +2,7 @@
 
 use super::heal::{form, heal, set_view};
 use super::*;
+use hekate_brick::LogEntry;
 
 /// Delivers messages and what follows from them, except for those that are kept back, which it returns.
 pub(super) fn deliver_but(ring: &mut TestRing, mut is_kept: impl FnMut(&Envelope) -> bool) -> Vec<Envelope> {
@@ -265,17 +266,23 @@ fn a_directory_is_used_though_nobody_heard_that_it_stays() {
 /// Fills all journals. No room is made from then on.
 pub(super) fn fill_journals(ring: &mut TestRing) {
     ring.messages_left = u64::MAX - 1;
+    ring.bricks.iter().for_each(|brick| fill_journal(brick, Brick::takes_now));
+}
+
+/// Fills the room that leaders may take of a journal, and not the rest.
+pub(super) fn fill_for_leaders(brick: &Brick) {
+    fill_journal(brick, |brick, _| brick.has_room_for_leaders());
+}
+
+fn fill_journal(brick: &Brick, has_room: impl Fn(&Brick, &LogEntry) -> bool) {
     let (nobody, partition, sequence) = (RingId(99), PartitionNumber(0), Sequence(0));
-    for brick in &ring.bricks {
-        for bytes in [10_000, 100, 1] {
-            let key = Key::session(nobody, Position(0), SessionId(77), 1);
-            let changes = vec![Change::Put { key, value: vec![7; bytes].into() }];
-            let (epoch, session, op_id) = (Epoch(1), SYSTEM_SESSION, OpId(0));
-            let record = Record { ring: nobody, partition, epoch, sequence, session, op_id, changes };
-            let entry = hekate_brick::LogEntry::new(record);
-            while brick.takes_now(&entry) {
-                brick.append(&entry).unwrap();
-            }
+    for bytes in [10_000, 100, 1] {
+        let key = Key::session(nobody, Position(0), SessionId(77), 1);
+        let changes = vec![Change::Put { key, value: vec![7; bytes].into() }];
+        let (epoch, session, op_id) = (Epoch(1), SYSTEM_SESSION, OpId(0));
+        let entry = LogEntry::new(Record { ring: nobody, partition, epoch, sequence, session, op_id, changes });
+        while has_room(brick, &entry) {
+            brick.append(&entry).unwrap();
         }
     }
 }

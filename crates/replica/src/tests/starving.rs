@@ -23,12 +23,14 @@ fn a_member_that_fails_waits_for_room_no_more() {
     assert_eq!(entry.to, member);
     tell_only(&mut ring, member, Event::Message(entry));
     ring.bricks[brick].note_starving(RING, other, false);
-    assert!(ring.bricks[brick].has_starving(), "it waits for its turn");
+    let behind = PartitionNumber(COUNT + 1);
+    ring.bricks[brick].note_starving(RING, behind, true);
+    assert!(!ring.bricks[brick].is_next(RING, behind), "it waits for its turn");
 
     let outcome = Err(Error::io("fdatasync", std::io::ErrorKind::StorageFull.into()));
     tell_only(&mut ring, member, Event::Synced { ticket: 1, outcome });
     assert!(ring.partitions[&member].failure().is_some());
-    assert!(!ring.bricks[brick].has_starving());
+    assert!(ring.bricks[brick].is_next(RING, behind));
     assert!(ring.bricks[brick].take_passed_turn(), "the next replica is notified");
 }
 
