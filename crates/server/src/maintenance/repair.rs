@@ -18,6 +18,7 @@ use hekate_control::peer::Repaired;
 use hekate_proto::*;
 use hekate_replica::{Around, Commit, Event, Out};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A damaged block or entry of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,9 +249,10 @@ fn repair_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &Damage
     Err(Error::Unavailable { what: format!("partition {at} of ring {} stays busy", ring.ring) })
 }
 
-/// How often, and how long each time, a repair waits for a partition that is busy.
-const BUSY_MAX: u32 = 1000;
-const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+/// How long a repair waits for a partition that is busy, and how long at a time. The client whose read met the damage
+/// waits as long, and gets EIO if the repair gives up.
+const BUSY_LIMIT: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Where a partition's log ends.
 struct LogEnd {
@@ -264,7 +266,7 @@ struct LogEnd {
 ///
 /// # Errors
 ///
-/// `Unavailable` if the partition is busy for a second, or a member does not answer; those of `look`.
+/// `Unavailable` if the partition is busy for 5 s, or a member does not answer; those of `look`.
 fn while_settled(
     node: &Node,
     ring: &Arc<HostedRing>,
@@ -273,7 +275,8 @@ fn while_settled(
 ) -> Result<()> {
     let members = ring.members(at)?;
     let (to, hosted) = ring.leader(at)?;
-    for _ in 0..BUSY_MAX {
+    let since = hekate_threads::now();
+    while hekate_threads::elapsed(since) < BUSY_LIMIT {
         let mut partition = hosted.partition.write();
         if !partition.is_settled() {
             drop(partition);
