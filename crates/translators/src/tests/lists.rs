@@ -183,6 +183,16 @@ fn lists_that_were_not_made_lately_are_forgotten() {
 }
 
 #[test]
+fn a_list_that_is_made_again_takes_no_more_room() {
+    let first = list(None, false, false);
+    let mut cache = with_list(&first, &["a"]);
+    let names: Vec<String> = (0..1000).map(|number| format!("{number:04}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    (0..200).for_each(|_| listed(&mut cache, &list(Some("x"), false, false), &names, true));
+    assert!(answer(&mut cache, &first).is_some());
+}
+
+#[test]
 fn a_directory_is_listed_after_a_few_missing_names_and_seldom_again() {
     let mut cache = Cache::default();
     cache.renew(START, START, &[(PARTITION, TERM)]);

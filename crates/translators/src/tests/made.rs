@@ -190,16 +190,67 @@ fn the_directories_that_were_made_first_are_forgotten_for_want_of_room() {
     for number in 0..4096 {
         let op = create(PARENT, "d", NewNode::Directory);
         let attr = Attr { id: inode(0, 1000 + number), ..directory(NEW) };
-        assert!(cache.made.has(DIR) || number == 4095);
         done(&mut cache, &op, Ok(Reply::Node { attr, created: true }));
+        assert_eq!(cache.made.has(DIR), number < 4095);
     }
+}
+
+#[test]
+fn directories_with_more_names_than_are_remembered_are_forgotten() {
+    let mut cache = made();
+    for number in 1..=131_072 {
+        done(&mut cache, &file(&number.to_string()), made_file());
+    }
+    pledge(&mut cache, NEW + 131_072);
+    assert!(is_missing(&mut cache, "b"));
+    done(&mut cache, &file("a"), made_file());
     assert!(!cache.made.has(DIR));
+    // None of these names counts any more.
+    let (parent, others) = (create(PARENT, "d", NewNode::Directory), 100_000);
+    done(&mut cache, &parent, Ok(Reply::Node { attr: directory(NEW), created: true }));
+    pledge(&mut cache, NEW);
+    assert!(is_missing(&mut cache, "b"));
+    for number in 1..=others {
+        done(&mut cache, &file(&number.to_string()), made_file());
+    }
+    assert!(cache.made.has(DIR));
+}
+
+#[test]
+fn names_that_were_removed_need_no_room() {
+    let mut cache = made();
+    for number in 1..=140_000 {
+        let text = number.to_string();
+        done(&mut cache, &file(&text), made_file());
+        done(&mut cache, &unlink(&text), Ok(Reply::Done));
+    }
+    pledge(&mut cache, NEW + 280_000);
+    assert!(is_missing(&mut cache, "b"));
+}
+
+/// Each part of a directory's names has a change count of its own.
+#[test]
+fn of_a_directory_in_several_parts_no_names_are_known() {
+    for attr in [Attr { spread: 2, ..directory(NEW) }, attr(DIR, NodeKind::File)] {
+        let mut cache = Cache::default();
+        done(&mut cache, &create(PARENT, "d", NewNode::Directory), Ok(Reply::Node { attr, created: true }));
+        assert!(!cache.made.has(DIR));
+    }
 }
 
 /// A session that has made the directory, has the attributes of another file, and renames a file to a name that is
 /// missing by the count.
 fn renaming() -> (Cache, Change) {
     let mut cache = made();
+    pledge_files(&mut cache);
+    let (change, forgets) = begin(&mut cache, &rename_from_parent());
+    assert_eq!(forgets, DoorForgets::These(vec![PARENT, DIR, FILE]));
+    assert!(cache.has_attributes(OTHER, START) && !cache.has_attributes(FILE, START));
+    (cache, change)
+}
+
+/// The file that is renamed, with its name, and another one are pledged.
+fn pledge_files(cache: &mut Cache) {
     let lookup = Op::Name { op: NameOp::Lookup { dir: PARENT, name: name("from") } };
     let given = [(1, GivenFor::Name), (2, GivenFor::Attributes)];
     let given = given.map(|(number, given_for)| GivenPledges { partition: PARTITION, term: TERM, number, given_for });
@@ -208,10 +259,6 @@ fn renaming() -> (Cache, Change) {
     let op = get_attr(OTHER);
     let asked = cache.ask(&op).unwrap();
     cache.take(asked, &op, &Found::Node { attr: Box::new(attr(OTHER, NodeKind::File)) }, &given[1..], START);
-    let (change, forgets) = begin(&mut cache, &rename_from_parent());
-    assert_eq!(forgets, DoorForgets::These(vec![PARENT, DIR, FILE]));
-    assert!(cache.has_attributes(OTHER, START) && !cache.has_attributes(FILE, START));
-    (cache, change)
 }
 
 fn rename_from_parent() -> Op {
@@ -229,6 +276,17 @@ fn a_rename_to_a_name_that_is_missing_by_the_count_changes_no_other_file() {
     let (mut cache, change) = renaming();
     cache.end_change(change, true, &[], START);
     assert!(cache.has_attributes(OTHER, START));
+}
+
+/// The directory's attributes are pledged, and yet the name may be there.
+#[test]
+fn a_rename_may_replace_any_file_if_the_name_is_not_known_to_be_missing() {
+    let mut cache = made();
+    done(&mut cache, &file("to"), made_file());
+    pledge(&mut cache, NEW + 1);
+    pledge_files(&mut cache);
+    let (_, forgets) = begin(&mut cache, &rename_from_parent());
+    assert_eq!(forgets, DoorForgets::All);
 }
 
 #[test]
