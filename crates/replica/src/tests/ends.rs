@@ -91,6 +91,18 @@ impl Grown {
         InodeRecord::from_bytes(self.ring.bricks[at.brick.0 as usize].get(&key).unwrap().unwrap()).unwrap()
     }
 
+    fn another_leads(&mut self) {
+        let number = self.leader.partition.0;
+        let view = self.ring.views[number as usize].clone();
+        let other = view.members.iter().map(|member| member.brick).find(|brick| *brick != view.leader).unwrap();
+        form(&mut self.ring, number, other.0, &[other.0, view.leader.0], &[]);
+        self.leader.brick = other;
+    }
+
+    fn marker(&self, at: BrickId) -> Option<Bytes> {
+        self.ring.bricks[at.0 as usize].get(&Key::writing(RING, VOLUME, self.inode)).unwrap()
+    }
+
     fn wait(&mut self, ticks: usize) {
         (0..ticks).for_each(|_| self.ring.tick());
     }
@@ -147,11 +159,7 @@ fn a_new_leader_asks_the_shards_once_the_session_has_forgotten() {
     let mut grown = Grown::new();
     grown.ring.sessions.push(ANN);
     grown.write(100, 900);
-    let view = grown.ring.views[grown.leader.partition.0 as usize].clone();
-    let other = view.members.iter().map(|member| member.brick).find(|brick| *brick != view.leader).unwrap();
-    let number = grown.leader.partition.0;
-    form(&mut grown.ring, number, other.0, &[other.0, view.leader.0], &[]);
-    grown.leader = Address { brick: other, ..grown.leader };
+    grown.another_leads();
     let looks = grown.look();
     grown.write(1000, 500);
     grown.wait(5);
@@ -186,6 +194,7 @@ fn an_end_that_is_reported_with_an_earlier_grant_is_recorded() {
     let looks = grown.look();
     grown.wait(3);
     assert_eq!(grown.size_at(looks), None, "the later grant is out");
+    assert_eq!(grown.record(grown.leader).size_high, grown.limit, "and its limit stands");
     grown.number = later;
     grown.give_back(0, version);
     grown.wait(3);
@@ -258,8 +267,45 @@ fn there_is_no_grant_over_reserved_room() {
     grown.send(ask, Op::Data { op });
     grown.wait(20);
     assert!(grown.grow(500).is_none());
-    assert_eq!(grown.record(grown.leader).size, 500);
+    let within = grown.wrote_by_ben(50, true);
+    assert!(grown.ring.answers.remove(&within).is_some());
+    grown.give_back(0, layout_version);
+    let looks = grown.look();
+    grown.wait(20);
+    assert_eq!(grown.size_at(looks), Some(500));
+    let record = grown.record(grown.leader);
+    assert_eq!((record.size, record.size_high), (500, SHARD_BYTES), "what was reserved stays");
     grown.ring.rest();
+}
+
+/// Otherwise a leader that takes over would show the size of the last record.
+#[test]
+fn the_marker_stays_while_the_same_session_goes_on() {
+    let mut grown = Grown::new();
+    for end in [200, 300] {
+        grown.grow(end).expect("the same session goes on");
+        for member in grown.ring.views[grown.leader.partition.0 as usize].members.clone() {
+            assert_eq!(grown.marker(member.brick).as_deref(), Some(&[1][..]), "after {end}");
+        }
+    }
+}
+
+/// A shard may end behind the file, where room is reserved.
+#[test]
+fn a_new_leader_asks_no_shards_of_a_file_whose_end_nobody_moved() {
+    let mut grown = Grown::new();
+    grown.give_back(0, grown.layout.version);
+    grown.wait(20);
+    assert_eq!(grown.marker(grown.leader.brick), None);
+    grown.write(SHARD_BYTES, 10);
+    let within = grown.wrote_by_ben(50, true);
+    assert!(grown.ring.answers.remove(&within).is_some());
+    assert_eq!(grown.marker(grown.leader.brick).as_deref(), Some(&[0][..]));
+    grown.another_leads();
+    let looks = grown.look();
+    grown.wait(10);
+    assert_eq!(grown.size_at(looks), Some(100));
+    assert!(!grown.ring.branches.contains("shards are asked for the end of a file"));
 }
 
 #[test]
