@@ -188,8 +188,14 @@ fn a_list_that_is_made_again_takes_no_more_room() {
     let mut cache = with_list(&first, &["a"]);
     let names: Vec<String> = (0..1000).map(|number| format!("{number:04}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    (0..200).for_each(|_| listed(&mut cache, &list(Some("x"), false, false), &names, true));
+    let again = list(Some("x"), false, false);
+    (0..200).for_each(|_| listed(&mut cache, &again, &names, true));
     assert!(answer(&mut cache, &first).is_some());
+    for page in 0..140 {
+        listed(&mut cache, &again, &names, true);
+        listed(&mut cache, &list(Some(&format!("x{page}")), false, false), &names, true);
+    }
+    assert_eq!(answer(&mut cache, &first), None, "nor do the others take less");
 }
 
 #[test]
