@@ -169,15 +169,23 @@ fn a_list_out_of_order_is_not_remembered() {
     assert_eq!(answer(&mut cache, &op), None);
 }
 
+/// A page of names.
+fn thousand() -> Vec<String> {
+    (0..1000).map(|number| format!("{number:04}")).collect()
+}
+
+fn each(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
 #[test]
 fn lists_that_were_not_made_lately_are_forgotten() {
     let first = list(None, false, false);
     let mut cache = with_list(&first, &["a"]);
-    let names: Vec<String> = (0..1000).map(|number| format!("{number:04}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    (0..70).for_each(|page| listed(&mut cache, &list(Some(&format!("x{page}")), false, false), &names, true));
+    let names = thousand();
+    (0..70).for_each(|page| listed(&mut cache, &list(Some(&format!("x{page}")), false, false), &each(&names), true));
     assert!(answer(&mut cache, &first).is_some(), "the older half");
-    (70..140).for_each(|page| listed(&mut cache, &list(Some(&format!("x{page}")), false, false), &names, true));
+    (70..140).for_each(|page| listed(&mut cache, &list(Some(&format!("x{page}")), false, false), &each(&names), true));
     assert_eq!(answer(&mut cache, &first), None);
     assert_eq!(answer(&mut cache, &list(Some("x139"), false, false)).map(|entries| entries.len()), Some(1000));
 }
@@ -186,14 +194,13 @@ fn lists_that_were_not_made_lately_are_forgotten() {
 fn a_list_that_is_made_again_takes_no_more_room() {
     let first = list(None, false, false);
     let mut cache = with_list(&first, &["a"]);
-    let names: Vec<String> = (0..1000).map(|number| format!("{number:04}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let names = thousand();
     let again = list(Some("x"), false, false);
-    (0..200).for_each(|_| listed(&mut cache, &again, &names, true));
+    (0..200).for_each(|_| listed(&mut cache, &again, &each(&names), true));
     assert!(answer(&mut cache, &first).is_some());
     for page in 0..140 {
-        listed(&mut cache, &again, &names, true);
-        listed(&mut cache, &list(Some(&format!("x{page}")), false, false), &names, true);
+        listed(&mut cache, &again, &each(&names), true);
+        listed(&mut cache, &list(Some(&format!("x{page}")), false, false), &each(&names), true);
     }
     assert_eq!(answer(&mut cache, &first), None, "nor do the others take less");
 }
