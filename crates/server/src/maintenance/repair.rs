@@ -210,7 +210,11 @@ const COPIES_MAX: u32 = 50;
 fn repair_led(node: &Node, ring: &Arc<HostedRing>, on: BrickId, damaged: &DamagedPart) -> Result<Repaired> {
     let at = damaged.position().partition(ring.count());
     let mut copied: Option<FoundCopy> = None;
+    let since = hekate_threads::now();
     for _ in 0..COPIES_MAX {
+        if hekate_threads::elapsed(since) >= BUSY_LIMIT {
+            break;
+        }
         let (mut outcome, mut is_elsewhere) = (Repaired::NotNeeded, false);
         while_settled(node, ring, at, |members, end| {
             let own = members.iter().find(|member| member.id() == on);
