@@ -518,16 +518,13 @@ impl Machine {
     }
 
     /// Whether more of the journal is free than what is kept for records that other bricks have.
-    pub fn has_room_for_leaders(&self) -> bool {
+    pub fn has_room_for_new(&self) -> bool {
         let (used, all) = self.log.fill();
         all - used > all / 4
     }
 
-    /// As `has_room_for_leaders`. If not, a checkpoint is requested.
-    pub fn request_room_for_leaders(&mut self) -> bool {
-        let has_room = self.has_room_for_leaders();
-        self.checkpoint_requested |= !has_room;
-        has_room
+    pub fn request_checkpoint(&mut self) {
+        self.checkpoint_requested = true;
     }
 
     /// Releases reserved room: the record has been appended, or never will be.

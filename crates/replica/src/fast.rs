@@ -273,7 +273,7 @@ pub(crate) fn append_outside(
         Err(Error::NoSpace { .. }) => return Ok(false),
         room => room?,
     };
-    let takes_now = brick.has_room_for_leaders() && brick.takes_now(&entry);
+    let takes_now = brick.has_room_for_new() && brick.takes_now(&entry);
     match if takes_now { append(brick, at.ring, &entry, &[], false) } else { Ok(false) } {
         Err(Error::Invalid { .. } | Error::Bug { .. } | Error::NoSpace { .. } | Error::Unavailable { .. }) => Ok(false),
         taken => taken,

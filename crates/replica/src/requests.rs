@@ -454,8 +454,12 @@ fn error_of(stop: Stop) -> Error {
 }
 
 /// True if a write has to wait for room in the journal. To make its record, in vain, would copy and sum what it writes.
+/// Where the disk is full the record is made, so that the write is refused and does not wait.
 fn lacks_room(cx: &mut Context, ask: &Ask, op: &Op) -> bool {
-    let lacks_room = written_shard(ask.volume, op).is_some() && !cx.around.brick.has_room_for_leaders();
+    let brick = cx.around.brick;
+    let has_disk = |left: hekate_brick::Amount| left.bytes >= SHARD_BYTES && left.files > 0;
+    let lacks_room =
+        written_shard(ask.volume, op).is_some() && !brick.has_room_for_new() && has_disk(brick.room_left());
     if lacks_room {
         cx.out.wants_room = true;
         cx.out.branches.push("the leader's journal has no room");

@@ -31,13 +31,17 @@ impl Brick {
         queue.waiting.retain(|waiting| *waiting != member);
     }
 
-    /// Whether leaders may append records that grow the store: more than a quarter of the journal is free. The last
-    /// quarter is for the members' records, which other bricks have in their journals until all members have them: if
-    /// leaders took all room, all journals could fill with records that another brick has no room for. If not, a
-    /// checkpoint is requested.
-    pub fn has_room_for_leaders(&self) -> bool {
+    /// Whether what no other brick has may be appended, if it grows the store: records of leaders, and fast writes. The
+    /// last quarter of the journal is for members' records, which other bricks have in their journals until all members
+    /// have them: if new records took all room, all journals could fill with what another brick has no room for. If not,
+    /// a checkpoint is requested.
+    pub fn has_room_for_new(&self) -> bool {
         // Most appends find room, and need no exclusive lock.
-        self.machine.read().has_room_for_leaders() || self.machine.write().request_room_for_leaders()
+        let has_room = self.machine.read().has_room_for_new();
+        if !has_room {
+            self.machine.write().request_checkpoint();
+        }
+        has_room
     }
 
     /// Whether no other member is in front of this one: a small record does not overtake a large one.

@@ -87,7 +87,7 @@ impl Leader {
                 return Ok(Appended::Refused(error));
             }
         }
-        let takes_now = (!grows || cx.around.brick.has_room_for_leaders()) && cx.around.brick.takes_now(&entry);
+        let takes_now = (!grows || cx.around.brick.has_room_for_new()) && cx.around.brick.takes_now(&entry);
         let taken =
             if takes_now { append(cx.around.brick, cx.at.ring, &entry, &commit.fresh, false) } else { Ok(false) };
         if !matches!(taken, Ok(true)) {

@@ -269,9 +269,9 @@ pub(super) fn fill_journals(ring: &mut TestRing) {
     ring.bricks.iter().for_each(|brick| fill_journal(brick, Brick::takes_now));
 }
 
-/// Fills the room that leaders may take of a journal, and not the rest.
-pub(super) fn fill_for_leaders(brick: &Brick) {
-    fill_journal(brick, |brick, _| brick.has_room_for_leaders());
+/// Fills the room that new records may take of a journal, and not the rest.
+pub(super) fn fill_for_new(brick: &Brick) {
+    fill_journal(brick, |brick, _| brick.has_room_for_new());
 }
 
 fn fill_journal(brick: &Brick, has_room: impl Fn(&Brick, &LogEntry) -> bool) {

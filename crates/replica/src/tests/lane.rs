@@ -1,6 +1,6 @@
 //! What opens a shard for the fast lane, and what members and the leader refuse on it.
 
-use super::drive::fill_for_leaders;
+use super::drive::fill_for_new;
 use super::fast::{BLOCK, DATA, FIRST, Lane, SECOND, bytes, shard};
 use super::heal::{form, set_view};
 use super::*;
@@ -60,7 +60,7 @@ fn a_write_behind_the_end_is_the_leaders_if_room_is_reserved_there() {
 fn a_fast_write_takes_no_room_that_is_kept_for_records_of_others() {
     let mut lane = Lane::new();
     for at in [lane.leader, lane.follower] {
-        fill_for_leaders(&lane.ring.bricks[at.brick.0 as usize]);
+        fill_for_new(&lane.ring.bricks[at.brick.0 as usize]);
         assert!(conflicts(&lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES))));
         lane.ring.write_home();
         assert!(lane.fast(at, 512, 0, bytes(2, BLOCK_BYTES)).is_ok());

@@ -1,6 +1,6 @@
 //! Bricks that are full and get room again.
 
-use super::drive::{begin, deliver_but, fill_for_leaders, fill_journals};
+use super::drive::{begin, deliver_but, fill_for_new, fill_journals};
 use super::*;
 use hekate_brick::storage::{Space, Storage, StorageFile};
 use std::io::Result as IoResult;
@@ -126,7 +126,7 @@ fn on_a_full_disk_too_a_part_of_the_journal_is_for_members() {
 
     let leader = ring.leader(shard.position());
     has(&ring, 1 << 30);
-    fill_for_leaders(&ring.bricks[leader.brick.0 as usize]);
+    fill_for_new(&ring.bricks[leader.brick.0 as usize]);
     has(&ring, 0);
     ring.op_id += 256;
     let (mut out, request) =
@@ -134,6 +134,13 @@ fn on_a_full_disk_too_a_part_of_the_journal_is_for_members() {
     let around = TestRing::around(&ring.bricks, &ring.views, leader, ring.clock);
     ring.partitions.get_mut(&leader).unwrap().handle(request, &around, &mut out);
     assert!(out.wants_room && out.sends.is_empty() && out.answers.is_empty(), "it waits");
+    let mut others = (10..).map(|data| ShardId { data: DataId(data), ..shard });
+    let other = others.find(|other| ring.leader(other.position()) == leader).unwrap();
+    let (data, index, bytes) = (other.data, other.index, Bytes::from_static(b"grows"));
+    let op = Op::Data { op: DataOp::WriteShard { data, index, offset: 0, bytes, follow: None, fast: false } };
+    ring.op_id += 256;
+    ring.handle(leader, Event::Request { token: Token(2), ask: ring.ask(), op });
+    assert!(matches!(ring.answers.remove(&Token(2)), Some(Err(Error::NoSpace { .. }))), "it does not wait");
     ring.write_home();
     ring.tell(leader, Event::Room);
     assert!(matches!(ring.answers.remove(&Token(1)), Some(Ok(Reply::Written { .. }))));
